@@ -1,0 +1,171 @@
+"""Slices → a Ray cluster of which every expected host is a part.
+
+Nodes are counted by (slice, worker id), never by number. An agent is asked of Ray for each place
+before its host exists; its first answer shows that the host has joined, so that no time passes
+between a join and the use of the host.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher import agent, archive, raynode
+from launcher.coordinator import Head
+from launcher.errors import ClusterError
+
+NAMESPACE = "launcher"
+Place = tuple[int, int]  # slice, worker id
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A TPU VM that has joined, and the handle of its agent."""
+
+    slice: int
+    worker: int
+    node: str
+    address: str
+    python: str
+    ray: str
+    agent: Any
+
+    @property
+    def place(self) -> Place:
+        return self.slice, self.worker
+
+
+def connect(head: Head) -> None:
+    """Make this process a driver of the head's cluster. Nothing inherited from RAY_* counts."""
+    raynode.renew_environment(str(head.token_file), {"RAY_AUTH_TOKEN": head.token})
+    import ray
+
+    try:
+        ray.init(
+            address=head.gcs_address,
+            namespace=NAMESPACE,
+            _node_ip_address=head.address,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError) as error:
+        raise ClusterError(
+            f"no connection to the Ray head at {head.gcs_address}: {error}"
+        ) from error
+    for module in (agent, archive):
+        ray.cloudpickle.register_pickle_by_value(module)
+
+
+def disconnect() -> None:
+    if ray := sys.modules.get("ray"):
+        ray.shutdown()
+
+
+def gather(
+    slices: Sequence[str],
+    incarnation: str,
+    hosts_per_slice: int,
+    is_late: Callable[[], bool],
+    pause: Callable[[float], None],
+    console: Callable[[str, int], str],
+    joined: Callable[[Place], None],
+) -> dict[Place, Host]:
+    """Every host of every slice, or ClusterError that names the missing and shows their consoles.
+
+    `slices` are node ids in the order of slice numbers. `is_late` says that the deadline has
+    passed, `pause` may raise to end the wait, `joined` is told of each host.
+    """
+    import ray
+
+    answers = {
+        ask(node, worker, incarnation).hello.remote(): (index, worker)
+        for index, node in enumerate(slices)
+        for worker in range(hosts_per_slice)
+    }
+    hosts: dict[Place, Host] = {}
+    while waiting := [answer for answer, place in answers.items() if place not in hosts]:
+        ready, _ = ray.wait(waiting, num_returns=1, timeout=0.1)
+        for answer in ready:
+            place = answers[answer]
+            hosts[place] = to_host(place, answer, ask(slices[place[0]], place[1], incarnation))
+            joined(place)
+        if not ready and is_late():
+            raise ClusterError(missing(slices, {answers[x] for x in waiting}, console))
+        pause(0)
+    require_equal_versions(hosts)
+    return dict(sorted(hosts.items()))
+
+
+def ask(node: str, worker: int, incarnation: str) -> Any:
+    """The agent of that place: the living one, or one that starts as soon as the host joins."""
+    import ray
+
+    return (
+        ray.remote(agent.Agent)
+        .options(
+            name=f"{node}-w{worker}-{incarnation}",
+            get_if_exists=True,
+            lifetime="detached",
+            num_cpus=0,
+            max_restarts=0,
+            label_selector={
+                "ray.io/tpu-slice-name": node,
+                "ray.io/tpu-worker-id": str(worker),
+                raynode.INCARNATION_LABEL: incarnation,
+            },
+        )
+        .remote()
+    )
+
+
+def to_host(place: Place, answer: Any, handle: Any) -> Host:
+    import ray
+
+    try:
+        hello = ray.get(answer)
+    except ray.exceptions.RayError as error:
+        raise ClusterError(f"the agent on s{place[0]} h{place[1]} died: {error}") from error
+    return Host(*place, hello["node"], hello["address"], hello["python"], hello["ray"], handle)
+
+
+def require_equal_versions(hosts: Mapping[Place, Host]) -> None:
+    """Raises ClusterError with a table unless all run Ray and Python of the coordinator."""
+    import ray
+
+    own = (ray.__version__, platform.python_version())
+    other = {place: host for place, host in hosts.items() if (host.ray, host.python) != own}
+    if other:
+        rows = [
+            f"  s{s} h{h}: Ray {host.ray}, Python {host.python}" for (s, h), host in other.items()
+        ]
+        raise ClusterError(
+            f"versions differ from this machine's (Ray {own[0]}, Python {own[1]}):\n"
+            + "\n".join(rows)
+        )
+
+
+def missing(
+    slices: Sequence[str],
+    places: set[Place],
+    console: Callable[[str, int], str],
+) -> str:
+    hosts = "1 host" if len(places) == 1 else f"{len(places)} hosts"
+    lines = [f"{hosts} did not join the cluster in time (cluster.join_timeout):"]
+    for index, worker in sorted(places):
+        lines.append(
+            f"  s{index} h{worker} ({slices[index]} worker {worker}); end of its console log:"
+        )
+        text = console(slices[index], worker).strip() or "(empty: it may never have booted)"
+        lines += [f"    | {line}" for line in text.splitlines()[-12:]]
+    return "\n".join(lines)
+
+
+def view() -> dict[str, Any]:
+    """The cluster as Ray shows it: alive nodes and total resources."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    return {"nodes": len(nodes), "resources": ray.cluster_resources()}

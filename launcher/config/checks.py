@@ -1,0 +1,185 @@
+"""What a JSON Schema cannot say about a configuration, as one table of checks.
+
+Each check names the keys that it reads, and runs if none of them has a problem already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from launcher import accelerators
+from launcher.config.draft import Draft
+from launcher.config.resolve import takes_environment
+from launcher.config.target import target_problems
+from launcher.config.values import NAME_LENGTH, as_name, is_name
+from launcher.errors import ConfigError, Problem
+
+Check = Callable[[Draft], Iterator[Problem]]
+
+_ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FREE = (("workload", "args"), ("workload", "env"), ("workload", "command"))
+_OWNED = ("LAUNCHER_", "RAY_")  # set by the launcher in every process
+_ZONE = re.compile(r"[a-z]+(-[a-z0-9]+)+-[a-z0-9]+")
+_PROJECT = re.compile(r"[a-z][-a-z0-9.:]*[a-z0-9]")
+# https://cloud.google.com/compute/docs/labeling-resources#requirements
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+def check(draft: Draft, faulty: frozenset[str], require_workload: bool) -> list[Problem]:
+    """Every problem that the table finds; `faulty` are the dotted keys with one already."""
+    problems = [problem for problem in _literals(draft) if problem.key not in faulty]
+    faulty |= {problem.key for problem in problems}
+    for keys, function in (*_CHECKS, *(_WORKLOAD_CHECKS if require_workload else ())):
+        if not any(_touches(key, other) for key in keys for other in faulty):
+            problems += function(draft)
+    return problems
+
+
+def _touches(key: str, other: str) -> bool:
+    """Whether one key is the other, or lies in it."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _name(draft: Draft) -> Iterator[Problem]:
+    name = draft["name"]
+    if name is None or is_name(name):
+        return
+    rule = f"a-z, then a-z, 0-9 and -, at most {NAME_LENGTH}"
+    secret = takes_environment(draft.written, ("name",))
+    hint = "" if secret else f"for instance name={as_name(name)}"
+    yield draft.origins.problem(f"not a valid name for a run: {rule}", ("name",), hint)
+
+
+def _accelerator(draft: Draft) -> Iterator[Problem]:
+    key = ("cluster", "accelerator_type")
+    name = draft["cluster.accelerator_type"]
+    try:
+        accelerator = accelerators.lookup(name)
+    except ConfigError as error:
+        message = f"no accelerator type {draft.show(key, name)!r}"
+        yield draft.origins.problem(message, key, error.problems[0].hint)
+        return
+    offered = accelerator.runtime_version_jax or draft["cluster.runtime_version"]
+    if draft["provider.kind"] == "google" and offered is None:
+        hint = "if your project has it, give cluster.runtime_version=…"
+        yield draft.origins.problem(f"the Cloud TPU API does not offer {name}", key, hint)
+
+
+def _zones(draft: Draft) -> Iterator[Problem]:
+    zones = draft["cluster.zone"]
+    for zone in [zones] if isinstance(zones, str) else zones or []:
+        if not _ZONE.fullmatch(zone):
+            yield draft.origins.problem("must be a zone such as us-east5-b", ("cluster", "zone"))
+
+
+def _labels(draft: Draft) -> Iterator[Problem]:
+    for key, value in draft["cluster.labels"].items():
+        if not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value or "")):
+            hint = "key and value are a-z, 0-9, - and _, at most 63; a key begins with a letter"
+            yield draft.origins.problem("not a valid label", ("cluster", "labels", key), hint)
+
+
+def _provider(draft: Draft) -> Iterator[Problem]:
+    provider = draft["provider"]
+    if provider["kind"] == "google":
+        if provider["project"] is None:
+            hint = "give provider.project=… or export GOOGLE_CLOUD_PROJECT=…"
+            yield draft.origins.problem("google needs a project", ("provider", "project"), hint)
+        for key in sorted({"state_dir", "rules"} & set(provider)):
+            yield draft.origins.problem("only the local provider has this", ("provider", key))
+    if provider["project"] is not None and not _PROJECT.fullmatch(provider["project"]):
+        yield draft.origins.problem("not a valid project id", ("provider", "project"))
+
+
+def _literals(draft: Draft) -> Iterator[Problem]:
+    """What the schemas let pass for the sake of unresolved files, and control characters."""
+    for key, value in _leaves(dict(draft.plain), ()):
+        literal = value.startswith("${") or value == "???" or not value.isprintable()
+        if literal and key[:2] not in _FREE:
+            yield draft.origins.problem("not a valid text", key)
+
+
+def _leaves(value: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, (*key, str(name)))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, (*key, str(index)))
+
+
+def _arguments(draft: Draft) -> Iterator[Problem]:
+    for key in draft["workload.args"]:
+        if not _ARGUMENT.fullmatch(key):
+            hint = "letters, digits, _, . and -; the first a letter or a digit"
+            yield draft.origins.problem("not a valid argument", ("workload", "args", key), hint)
+
+
+def _variables(draft: Draft) -> Iterator[Problem]:
+    for key in draft["workload.env"]:
+        here = ("workload", "env", key)
+        if not _VARIABLE.fullmatch(key):
+            yield draft.origins.problem("not a valid name of a variable", here)
+        elif key.startswith(_OWNED):
+            yield draft.origins.problem("the launcher sets this variable itself", here)
+
+
+def _platform(draft: Draft) -> Iterator[Problem]:
+    platforms = draft["workload.env"].get("JAX_PLATFORMS") or ""
+    if draft["provider.kind"] == "local" and "tpu" in platforms.lower().split(","):
+        hint = "leave it out: JAX sees the emulated chips as CPU devices, and TPUs on google"
+        key = ("workload", "env", "JAX_PLATFORMS")
+        yield draft.origins.problem("the local provider has no TPUs", key, hint)
+
+
+def _argv_secrets(draft: Draft) -> Iterator[Problem]:
+    """An argv is seen by everyone on a host, and by the plan and the run folder."""
+    keys = [("workload", "args", name) for name in draft["workload.args"]]
+    keys += [("workload", "command", str(i)) for i in range(len(draft["workload.command"] or ()))]
+    for key in keys:
+        if takes_environment(draft.written, key):
+            hint = "give it to the program under workload.env, which is never shown"
+            yield draft.origins.problem("takes a variable's value into an argv", key, hint)
+
+
+def _requirements(draft: Draft) -> Iterator[Problem]:
+    for index, text in enumerate(draft["workload.requirements"]):
+        if fault := _requirement_fault(text):
+            yield draft.origins.problem(fault, ("workload", "requirements", str(index)))
+
+
+def _requirement_fault(text: str) -> str:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        name = Requirement(text).name
+    except InvalidRequirement:
+        return "not a valid requirement, such as optax>=0.2"
+    return "the hosts must have the launcher's own Ray" if name.lower() == "ray" else ""
+
+
+_CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
+    (("name",), _name),
+    (("cluster.accelerator_type", "cluster.runtime_version", "provider.kind"), _accelerator),
+    (("cluster.zone",), _zones),
+    (("cluster.labels",), _labels),
+    (("provider",), _provider),
+)
+
+_WORKLOAD_CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
+    (("workload.args",), _arguments),
+    (("workload.env",), _variables),
+    (("workload.env", "provider.kind"), _platform),
+    (("workload.args", "workload.command"), _argv_secrets),
+    (("workload.requirements",), _requirements),
+    (
+        ("workload.script", "workload.module", "workload.command", "workload.working_dir"),
+        target_problems,
+    ),
+)

@@ -1,0 +1,144 @@
+"""The overrides of the command line, parsed one by one, so that all the wrong ones are told.
+
+Hydra's grammar decides what a value means. Two things differ from Hydra. A value may set any key,
+with or without `+`: the closed schemas judge it afterwards, which gives one message for a wrong
+key wherever it stands. And in the open maps the rest of the key is one name, dots and all, and a
+number is kept as it was typed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from launcher.config.files import Folders
+from launcher.errors import Problem
+
+# Maps whose keys are the user's own and whose values are text.
+OPEN_MAPS = (("workload", "args"), ("workload", "env"), ("cluster", "labels"))
+
+_FORM = re.compile(r"(?P<mark>\+\+|\+|~|)(?P<key>[^=]*)(?:=(?P<text>.*))?", re.DOTALL)
+
+
+class Kind(Enum):
+    """What an override acts on."""
+
+    CHOICE = "the option of a config group"
+    HYDRA = "Hydra's own settings"
+    VALUE = "the value of a key"
+    DELETE = "a key to take away"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One override. `text` is the value as typed, `elements` the texts of a list's elements."""
+
+    typed: str
+    kind: Kind
+    path: tuple[str, ...]
+    value: Any
+    text: str
+    elements: tuple[str, ...] = ()
+
+    @property
+    def for_hydra(self) -> str:
+        """The form that Hydra composes: no `+` for a group, which has an option; null by `~`."""
+        if self.kind is not Kind.CHOICE:
+            return self.typed
+        return f"~{self.path[0]}" if self.value is None else self.typed.lstrip("+")
+
+
+def parse(
+    typed: Sequence[str], folders: Folders
+) -> tuple[tuple[Override, ...], tuple[Problem, ...]]:
+    """The overrides that can be read, and a problem for each that cannot."""
+    results = [_parse_one(override, folders) for override in typed]
+    return (
+        tuple(result for result in results if isinstance(result, Override)),
+        tuple(result for result in results if isinstance(result, Problem)),
+    )
+
+
+def as_hydra(typed: Sequence[str]) -> list[str]:
+    """The same overrides in the form that Hydra itself accepts: `++` before keys of open maps."""
+    return [f"++{text.lstrip('+')}" if _open_map(text.lstrip("+")) else text for text in typed]
+
+
+def _parse_one(typed: str, folders: Folders) -> Override | Problem:
+    mark, key, text = _split(typed)
+    if not key or (text is None and mark != "~"):
+        return Problem("not an override", where=typed, hint="write key=value")
+    try:
+        parsed = _read(f"x={text}" if text is not None and _open_map(key) else typed)
+    except ValueError:
+        return Problem("the value cannot be read", key, typed, _mend(mark + key, text or ""))
+    if parsed.is_sweep_override():
+        hint = f"-m runs a trial for each; for one text {_mend(mark + key, text or '')}"
+        return Problem("several values in a single run", key, typed, hint)
+    kind = _kind(mark, key, parsed, folders)
+    return Override(
+        typed, kind, _path(key), parsed.value(), (text or "").strip(), _elements(text, parsed)
+    )
+
+
+def _split(typed: str) -> tuple[str, str, str | None]:
+    match = _FORM.fullmatch(typed)
+    assert match is not None  # every part may be empty
+    return match["mark"], match["key"].strip(), match["text"]
+
+
+def _kind(mark: str, key: str, parsed: Any, folders: Folders) -> Kind:
+    if key.startswith("hydra."):
+        return Kind.HYDRA
+    group, _, _package = key.partition("@")
+    is_group = group.startswith("hydra/") or folders.is_group(group)
+    if is_group and not isinstance(parsed.value(), dict):
+        return Kind.CHOICE
+    return Kind.DELETE if mark == "~" else Kind.VALUE
+
+
+def _open_map(key: str) -> tuple[str, ...] | None:
+    parts = key.split(".", 2)
+    return next((path for path in OPEN_MAPS if tuple(parts[:2]) == path and len(parts) == 3), None)
+
+
+def _path(key: str) -> tuple[str, ...]:
+    return tuple(key.split(".", 2) if _open_map(key) else key.split("."))
+
+
+def _read(text: str) -> Any:
+    """Hydra's own reading of `key=value`; ValueError if its grammar has none."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise ValueError(text) from error
+
+
+def _mend(key: str, text: str) -> str:
+    """How to write `text` as one string, ready for a shell; a list or map needs another look."""
+    if text.startswith(("[", "{")):
+        return "quote the elements that hold any of = , : # ' \" or letters beyond ASCII"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return "quote it: " + shlex.quote(f'{key}="{escaped}"')
+
+
+def _elements(text: str | None, parsed: Any) -> tuple[str, ...]:
+    """The elements of a list as typed; empty if they cannot be told apart with certainty."""
+    value = parsed.value()
+    if text is None or not isinstance(value, list):
+        return ()
+    pieces = tuple(piece.strip() for piece in _at_commas(text.strip()[1:-1]))
+    return pieces if len(pieces) == len(value) else ()
+
+
+def _at_commas(text: str) -> list[str]:
+    """`text` cut at the commas that stand outside quotes."""
+    quoted = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+    return re.findall(rf"((?:{quoted}|\\.|[^,])+)", text, re.DOTALL)

@@ -1,0 +1,89 @@
+"""The closed JSON Schemas (draft-07, the same that editors use) against a composed config.
+
+The text of a problem is the schema's own `errorMessage`, which editors show too. A value is quoted
+as it was written, never as it was resolved: it may come from the environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.config.nearest import nearest_or_all
+from launcher.config.origins import Key, Origins
+from launcher.errors import Problem
+
+_JOB = "job.json"
+_MESSAGES = {"type": "must be {0}", "minItems": "must not be empty"}
+_TYPES = {"object": "a map of keys", "array": "a list"}
+
+
+def schema_problems(plain: Mapping[str, Any], origins: Origins, folder: Path) -> list[Problem]:
+    """Every breach of `job.json` in that folder."""
+    from jsonschema import Draft7Validator
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT7
+
+    schemas = load_schemas(folder)
+    resources = ((name, DRAFT7.create_resource(schema)) for name, schema in schemas.items())
+    validator = Draft7Validator(
+        schemas[_JOB], registry=Registry[Any]().with_resources(list(resources))
+    )
+    errors = sorted(validator.iter_errors(plain), key=lambda error: list(map(str, error.path)))
+    return [found for error in errors for found in _problems(error, validator, origins, schemas)]
+
+
+def load_schemas(folder: Path) -> dict[str, Any]:
+    """Every schema of a folder by its file name, which is its `$id`."""
+    files = sorted(folder.glob("*.json"))
+    return {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def known_keys(schemas: Mapping[str, Any], name: str = _JOB, around: Key = ()) -> Iterator[Key]:
+    """Every key that the schemas know, maps included."""
+    for key, schema in schemas[name]["properties"].items():
+        yield (*around, key)
+        if (inner := schema.get("$ref", "#")) in schemas:
+            yield from known_keys(schemas, inner, (*around, key))
+
+
+def _problems(
+    error: Any, validator: Any, origins: Origins, schemas: Mapping[str, Any]
+) -> Iterator[Problem]:
+    key = tuple(map(str, error.absolute_path))
+    if error.validator == "additionalProperties":
+        yield from _unknown_keys(error, key, origins, known_keys(schemas))
+    elif error.validator == "required":
+        for name in sorted(set(error.validator_value) - set(error.instance)):
+            if error.message.startswith(f"'{name}' "):
+                yield origins.problem("not set", (*key, name))
+    else:
+        yield _wrong_value(error, key, validator, origins)
+
+
+def _unknown_keys(
+    error: Any, key: Key, origins: Origins, known: Iterable[Key]
+) -> Iterator[Problem]:
+    siblings = error.schema["properties"]
+    elsewhere = {other[-1]: ".".join(other) for other in known}
+    for name in sorted(map(str, set(error.instance) - set(siblings))):
+        other = elsewhere.get(name)
+        hint = f"did you mean {other}?" if other else nearest_or_all(name, siblings)
+        yield origins.problem("no such key", (*key, name), hint)
+
+
+def _wrong_value(error: Any, key: Key, validator: Any, origins: Origins) -> Problem:
+    expected = error.schema.get("errorMessage") or _MESSAGES.get(
+        error.validator, "is not valid here"
+    ).format(_TYPES.get(str(error.validator_value), error.validator_value))
+    origin = origins.get(key)
+    text = origin.text if origin else None
+    quotable = (
+        text is not None
+        and not isinstance(error.instance, str)
+        and validator.evolve(schema=error.schema).is_valid(text)
+    )
+    shown = f"{expected}, not {text!r}" if text is not None else expected
+    return origins.problem(shown, key, f'quote it: "{text}"' if quotable else "")

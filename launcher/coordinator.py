@@ -1,0 +1,169 @@
+"""Where the Ray head lives: so far on this machine (`cluster.coordinator: here`).
+
+A head is a process group that outlives the launcher. Its address, ports and folder are chosen and
+recorded before it is started, and it is found again by the path of its own configuration on its
+command line, so no moment exists at which a death could leave a head that nobody knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from launcher import raynode, registry
+from launcher.errors import ClusterError
+
+STOP_SECONDS = 15.0
+OBJECT_STORE_BYTES = 200_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A Ray head on this machine. `folder` holds its sockets, so its path is short."""
+
+    id: str
+    address: str
+    ports: tuple[int, ...]  # as `raynode.port_block` gives them
+    folder: str
+
+    @property
+    def gcs_address(self) -> str:
+        return f"{self.address}:{self.ports[-2]}"
+
+    @property
+    def token_file(self) -> Path:
+        return registry.home() / "heads" / f"{self.id}.token"
+
+    @property
+    def token(self) -> str:
+        return self.token_file.read_text()
+
+    @property
+    def log(self) -> Path:
+        return registry.home() / "heads" / f"{self.id}.log"
+
+    @property
+    def config(self) -> str:
+        return f"{self.folder}/head.json"
+
+
+def head_path(head_id: str) -> Path:
+    return registry.home() / "heads" / f"{head_id}.json"
+
+
+def find_head(head_id: str) -> Head | None:
+    found = registry.read_json(head_path(head_id))
+    return Head(**{**found, "ports": tuple(found["ports"])}) if found else None
+
+
+def heads() -> list[Head]:
+    """Every head on record."""
+    paths = sorted((registry.home() / "heads").glob("[a-z]*.json"))
+    return [head for path in paths if (head := find_head(path.stem))]
+
+
+def start_head(head_id: str, choose_address: Callable[[], str]) -> Head:
+    """The head of that id: the one that runs, or a new one, started but not waited for."""
+    with registry.lock(f"head-{head_id}", "the head is being started elsewhere", wait=30):
+        head = find_head(head_id)
+        if head and processes(head):
+            return head
+        if head:
+            stop_head(head)
+        head = choose(head_id, choose_address)
+        registry.write_json(head_path(head_id), asdict(head))
+        spawn(head)
+    return head
+
+
+def choose(head_id: str, choose_address: Callable[[], str]) -> Head:
+    address = choose_address()
+    folder = Path(tempfile.gettempdir()) / f"ray-{secrets.token_hex(4)}"
+    return Head(head_id, address, tuple(raynode.port_block(address, head=True)), str(folder))
+
+
+def token_of_this_process() -> str | None:
+    """Ray keeps the first token that a process has used: its next heads must have the same."""
+    used = os.environ.get("RAY_AUTH_TOKEN")
+    return used if "ray" in sys.modules else None
+
+
+def spawn(head: Head) -> None:
+    Path(head.folder).mkdir(mode=0o700)
+    head.token_file.touch(0o600)
+    head.token_file.write_text(token_of_this_process() or secrets.token_hex(32))
+    config = {
+        "node_ip_address": head.address,
+        "ports": head.ports,
+        "temp_dir": head.folder,
+        "token_file": str(head.token_file),
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "dashboard": True,
+    }
+    Path(head.config).write_text(json.dumps(config))
+    with head.log.open("wb") as log:
+        subprocess.Popen(
+            [sys.executable, raynode.__file__, "head", head.config],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env={k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
+        )
+
+
+def wait_for_head(head: Head, timeout: float, pause: Callable[[float], None]) -> None:
+    """Until the head has said that it is ready. Raises ClusterError with the end of its log."""
+    deadline = time.monotonic() + timeout
+    while '"ready"' not in (text := head.log.read_text(errors="replace")):
+        if not processes(head):
+            raise ClusterError(
+                f"the Ray head ended while starting; its log {head.log}:\n{text[-2000:]}"
+            )
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the Ray head did not start within {timeout:g} s; its log {head.log}:\n"
+                f"{text[-2000:]}"
+            )
+        pause(0.02)
+
+
+def processes(head: Head) -> list[psutil.Process]:
+    """Every process that has the head's folder on its command line; the launcher's own first."""
+    found = [p for p in psutil.process_iter(["cmdline"]) if is_part(p, head)]
+    return sorted(found, key=lambda p: head.config not in (p.info["cmdline"] or []))
+
+
+def is_part(process: psutil.Process, head: Head) -> bool:
+    return any(head.folder in argument for argument in process.info["cmdline"] or [])
+
+
+def stop_head(head: Head) -> None:
+    """End the head and all it started, remove its folder, and forget it."""
+    deadline = time.monotonic() + STOP_SECONDS
+    for leader in [p for p in processes(head) if head.config in p.info["cmdline"]]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            leader.terminate()
+            leader.wait(max(0.0, deadline - time.monotonic()))
+    while left := processes(head):
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(0.02)
+    shutil.rmtree(head.folder, ignore_errors=True)
+    head.token_file.unlink(missing_ok=True)
+    head.log.unlink(missing_ok=True)
+    head_path(head.id).unlink(missing_ok=True)

@@ -1,0 +1,259 @@
+"""Every node, and how each changes state.
+
+A call changes the state at once and leaves the rest to a task of the node, so that all of it runs
+in one event loop and nothing needs a lock.
+
+    CREATING → READY            create; or an error in the operation, and the node vanishes
+    any → DELETING → gone       delete
+    READY → STOPPING → STOPPED → STARTING → READY     single-host nodes only
+    READY, CREATING → PREEMPTED; READY → TERMINATED   faults; only a delete frees the name
+    READY → REPAIRING → READY   fault
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpc import StatusCode
+
+from launcher.emulator import guest
+from launcher.emulator.api_errors import (
+    ApiError,
+    already_exists,
+    bad_field,
+    bad_request,
+    busy,
+    not_found,
+    stockout,
+    wrong_state,
+)
+from launcher.emulator.checks import check_fields, check_new_node
+from launcher.emulator.faults import FAULTS, Act
+from launcher.emulator.host import Host
+from launcher.emulator.ledger import Ledger
+from launcher.emulator.names import Place, split
+from launcher.emulator.node import EmulatedNode
+from launcher.emulator.operations import Operation, Operations
+from launcher.emulator.rules import Rule, Rules
+from launcher.emulator.wire import Health, State, v2
+from launcher.errors import ConfigError
+
+Work = Coroutine[Any, Any, None]
+Change = Callable[[EmulatedNode, Operation], Work]
+UPDATABLE = frozenset(
+    {"description", "tags", "labels", "metadata", "network_config.enable_external_ips"}
+)
+_CHANGED = ApiError(StatusCode.ABORTED, "another change of the node ended this operation")
+_PREEMPTED_EARLY = bad_request("the node was preempted while it was being created")
+
+
+class Fleet:
+    """All nodes of one emulator, by full name, with their operations, rules and ledger."""
+
+    def __init__(self, nodes_folder: Path, ledger: Ledger) -> None:
+        self.nodes: dict[str, EmulatedNode] = {}
+        self.operations = Operations()
+        self.rules = Rules()
+        self.ledger = ledger
+        self._nodes_folder = nodes_folder
+
+    def get(self, name: str) -> EmulatedNode:
+        """The node of that full name; ApiError 5 if there is none."""
+        split(name, "nodes")
+        if name not in self.nodes:
+            raise not_found(name)
+        return self.nodes[name]
+
+    def find(self, name: str) -> EmulatedNode:
+        """The node of that id or full name; ConfigError if there is not exactly one."""
+        found = [node for node in self.nodes.values() if name in (node.node_id, node.name)]
+        if len(found) != 1:
+            names = ", ".join(self.nodes) or "none"
+            raise ConfigError(f"{len(found) or 'no'} nodes are named {name!r}; there are: {names}")
+        return found[0]
+
+    def create(self, place: Place, node_id: str, request: v2.Node) -> Operation:
+        """Begins to create a node: its hosts boot at once, READY comes when the rules say so."""
+        accelerator = check_new_node(place.zone, node_id, request)
+        name = place.resource("nodes", node_id)
+        if name in self.nodes:
+            raise already_exists(name)
+        node = EmulatedNode(place, node_id, request, accelerator, self._nodes_folder, self.ledger)
+        self.nodes[name] = node
+        return self._begin(node, "create", self._create)
+
+    async def _create(self, node: EmulatedNode, operation: Operation) -> None:
+        if self._strike("stockout", node):
+            await self._fail(node, operation, stockout(node.place.zone), "stockout")
+            return
+        for host in node.hosts:
+            await host.metadata.start()
+        self._boot(node)
+        await self._pause("slow-create", node)
+        self._ready(node, operation)
+
+    async def _fail(
+        self, node: EmulatedNode, operation: Operation, error: ApiError, reason: str = "error"
+    ) -> None:
+        """Ends an operation in an error; a create that fails leaves no node."""
+        if node.message.state == State.CREATING:
+            await self._remove(node, reason)
+        operation.fail(error)
+
+    def _boot(self, node: EmulatedNode) -> None:
+        for host in node.hosts:
+            node.spawn(self._boot_host(node, host))
+
+    async def _boot_host(self, node: EmulatedNode, host: Host) -> None:
+        worker = host.identity.worker
+        if self._strike("never-boots", node, worker=worker):
+            return
+        if rule := self._strike("slow-boot", node, worker=worker):
+            await asyncio.sleep(rule.seconds)
+        host.boot(node.script)
+
+    def _ready(self, node: EmulatedNode, operation: Operation | None = None) -> None:
+        node.publish_endpoints()
+        node.become(State.READY)
+        if operation:
+            shown = v2.Node(node.message)
+            shown.health = Health.HEALTH_UNSPECIFIED  # comes with the next get
+            operation.succeed(shown)
+        for name, fault in FAULTS.items():
+            if fault.act and (rule := self._strike(name, node)):
+                node.spawn(self._act_later(fault.act, node, rule))
+
+    async def _act_later(self, act: Act, node: EmulatedNode, rule: Rule) -> None:
+        await asyncio.sleep(rule.after)
+        await act(self, node, rule)
+
+    def delete(self, name: str) -> Operation:
+        """Begins to delete a node in whatever state; it exists until its hosts are gone."""
+        node = self.get(name)
+        self._refuse_if_deleting(node)
+        return self._begin(node, "delete", self._delete, State.DELETING)
+
+    async def _delete(self, node: EmulatedNode, operation: Operation) -> None:
+        await self._pause("slow-delete", node)
+        await self._remove(node, "deleted")
+        operation.succeed()
+
+    async def _remove(self, node: EmulatedNode, reason: str) -> None:
+        await node.remove(reason)
+        del self.nodes[node.name]
+
+    def update(self, request: v2.Node, paths: Sequence[str]) -> Operation:
+        """Changes the fields that the mask names."""
+        node = self.get(request.name)
+        self._refuse_unless(node, "update", State.READY, State.STOPPED)
+        for path in paths or [""]:
+            if path not in UPDATABLE:
+                raise bad_field("update_mask", path)
+        check_fields(request)
+        node.update(request, paths)
+        return self._begin(node, "update", self._updated)
+
+    async def _updated(self, node: EmulatedNode, operation: Operation) -> None:
+        operation.succeed(node.message)
+
+    def stop(self, name: str) -> Operation:
+        """Begins to stop a node of one host; others can only be deleted."""
+        node = self.get(name)
+        self._refuse_unless(node, "stop", State.READY)
+        if len(node.hosts) > 1:
+            raise bad_request("stop is not supported for nodes of more than one host")
+        return self._begin(node, "stop", self._stop, State.STOPPING)
+
+    async def _stop(self, node: EmulatedNode, operation: Operation) -> None:
+        await node.end_hosts()
+        node.become(State.STOPPED)
+        operation.succeed(node.message)
+
+    def start(self, name: str) -> Operation:
+        """Begins to start a stopped node; its startup script runs again."""
+        node = self.get(name)
+        self._refuse_unless(node, "start", State.STOPPED)
+        return self._begin(node, "start", self._start, State.STARTING)
+
+    async def _start(self, node: EmulatedNode, operation: Operation) -> None:
+        self._boot(node)
+        self._ready(node, operation)
+
+    def preempt(self, node: EmulatedNode, notice: float) -> Work:
+        """Takes a node back: `preempted` turns TRUE, and `notice` seconds later its hosts end."""
+        self._refuse_unless(node, "preempt", State.READY, State.CREATING)
+        node.announce(guest.PREEMPTED, "TRUE")
+        return self._lose(node, notice, State.PREEMPTED, _PREEMPTED_EARLY)
+
+    def maintain(self, node: EmulatedNode, notice: float) -> Work:
+        """Announces maintenance, and `notice` seconds later ends the hosts: TERMINATED."""
+        self._refuse_unless(node, "maintenance", State.READY)
+        node.announce(guest.MAINTENANCE, "TERMINATE_ON_HOST_MAINTENANCE")
+        node.message.health = Health.UNHEALTHY_MAINTENANCE
+        return self._lose(node, notice, State.TERMINATED, _CHANGED)
+
+    async def _lose(self, node: EmulatedNode, notice: float, state: int, error: ApiError) -> None:
+        await asyncio.sleep(notice)
+        node.interrupt(error)
+        await node.end_hosts()
+        node.become(state, State(state).name.lower())
+
+    def repair(self, node: EmulatedNode, seconds: float) -> Work:
+        """Ends all hosts, waits, and boots them again, as after the failure of a machine."""
+        self._refuse_unless(node, "repair", State.READY)
+        node.interrupt(_CHANGED)
+        node.become(State.REPAIRING)
+        return self._repair(node, seconds)
+
+    async def _repair(self, node: EmulatedNode, seconds: float) -> None:
+        await node.end_hosts()
+        await asyncio.sleep(seconds)
+        self._boot(node)
+        self._ready(node)
+
+    async def close(self) -> None:
+        """Ends everything, at the end of the emulator."""
+        for node in self.nodes.values():
+            node.interrupt(_CHANGED)
+        await asyncio.gather(
+            *(self._remove(node, "emulator stopped") for node in list(self.nodes.values()))
+        )
+
+    def _begin(
+        self, node: EmulatedNode, verb: str, change: Change, state: int | None = None
+    ) -> Operation:
+        """A new operation; a change of state ends whatever was under way."""
+        method = f"{verb.title()}Node"
+        hangs = self._strike("operation-hangs", node, method=method) is not None
+        operation = self.operations.begin(node.place, verb, node.name, hangs=hangs)
+        if rule := self._strike("operation-error", node, method=method):
+            node.spawn(self._fail(node, operation, rule.error()))
+            return operation
+        if state is not None:
+            node.interrupt(_CHANGED)
+            node.become(state)
+        node.operation = operation
+        node.spawn(change(node, operation))
+        return operation
+
+    def _strike(
+        self, fault: str, node: EmulatedNode, *, method: str = "", worker: int | None = None
+    ) -> Rule | None:
+        zone = node.place.zone
+        return self.rules.strike(fault, node=node.node_id, zone=zone, method=method, worker=worker)
+
+    async def _pause(self, fault: str, node: EmulatedNode) -> None:
+        if rule := self._strike(fault, node):
+            await asyncio.sleep(rule.seconds)
+
+    def _refuse_if_deleting(self, node: EmulatedNode) -> None:
+        if node.message.state == State.DELETING:
+            raise busy(node.name)
+
+    def _refuse_unless(self, node: EmulatedNode, verb: str, *states: int) -> None:
+        self._refuse_if_deleting(node)
+        if node.message.state not in states:
+            raise wrong_state(verb, node.state)

@@ -1,0 +1,167 @@
+"""What a TPU VM sees: the environment of its startup script and the values of its metadata.
+
+Paths and keys are those of real TPU VMs (a v4-256 and a v5litepod-8 were recorded in public).
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.accelerators import Accelerator
+from launcher.emulator.metadata import PORT
+from launcher.emulator.wire import v2
+
+MARKER = "LAUNCHER_EMULATED_HOST"
+"""The variable that marks every process of an emulated host; its value is `<node>/w<worker>`."""
+ATTRIBUTES = "instance/attributes/"
+PREEMPTED = "instance/preempted"
+MAINTENANCE = "instance/maintenance-event"
+_LOCALE = ("LANG", "LC_ALL", "LC_CTYPE")
+_SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which TPU VM this is."""
+
+    project: str
+    zone: str
+    node: str
+    uid: str
+    worker: int
+    addresses: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        return self.addresses[self.worker]
+
+    @property
+    def instance(self) -> str:
+        """The VM's name in Compute Engine."""
+        return f"t1v-n-{self.uid}-w-{self.worker}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.node}/w{self.worker}"
+
+
+def project_number(project: str) -> str:
+    """A number that is always the same for a project, as the real ones are."""
+    return str(10**11 + int.from_bytes(project.encode()[:16], "big") % (9 * 10**11))
+
+
+def environment(me: Identity, accelerator: Accelerator, home: Path, temp: Path) -> dict[str, str]:
+    """The whole environment of the startup script; nothing of the emulator's own comes through.
+
+    The interpreter of the emulator is the image's `python3`. The JAX variables make JAX take the
+    CPU for TPU chips and find its peers through the metadata server, as it does on a real TPU VM.
+    """
+    user = getpass.getuser()
+    metadata = f"{me.address}:{PORT}"
+    return {
+        **{name: os.environ[name] for name in _LOCALE if name in os.environ},
+        "PATH": os.pathsep.join((os.path.dirname(sys.executable), *_SYSTEM_PATH)),
+        "HOME": str(home),
+        "TMPDIR": str(temp),
+        "USER": user,
+        "LOGNAME": user,
+        "SHELL": "/bin/bash",
+        "HOSTNAME": me.instance,
+        "GCE_METADATA_HOST": metadata,
+        "GCE_METADATA_IP": metadata,
+        "JAX_FORCE_TPU_INIT": "1",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(accelerator.jax_devices_per_host),
+        "PJRT_DEVICE": "CPU",
+        MARKER: me.label,
+    }
+
+
+def metadata(me: Identity, accelerator: Accelerator, node: v2.Node) -> dict[str, str]:
+    """Every value of the host's metadata server, by path."""
+    account = "instance/service-accounts/default"
+    return {
+        **attributes(me, accelerator, node),
+        "instance/id": str(int(me.uid, 16) * 1000 + me.worker),
+        "instance/name": me.instance,
+        "instance/hostname": f"{me.instance}.{me.zone}.c.{me.project}.internal",
+        "instance/zone": f"projects/{project_number(me.project)}/zones/{me.zone}",
+        "instance/network-interfaces/0/ip": me.address,
+        PREEMPTED: "FALSE",
+        MAINTENANCE: "NONE",
+        "instance/scheduling/preemptible": str(_preemptible(node)).upper(),
+        f"{account}/email": node.service_account.email,
+        f"{account}/scopes": "".join(f"{scope}\n" for scope in node.service_account.scope),
+        f"{account}/token": '{"access_token": "emulated", "expires_in": 3599, '
+        '"token_type": "Bearer"}',
+        "project/project-id": me.project,
+        "project/numeric-project-id": project_number(me.project),
+    }
+
+
+def attributes(me: Identity, accelerator: Accelerator, node: v2.Node) -> dict[str, str]:
+    """The values below `instance/attributes/`: the node's own metadata, and what the API adds."""
+    added = {
+        "accelerator-type": accelerator.accelerator_type,
+        "agent-worker-number": str(me.worker),
+        "instance-id": me.node,
+        "worker-network-endpoints": _endpoints(me.uid, me.addresses),
+        "tpu-env": "".join(
+            f"{key}: '{value}'\n" for key, value in _tpu_env(me, accelerator, node).items()
+        ),
+    }
+    return {ATTRIBUTES + key: value for key, value in (dict(node.metadata) | added).items()}
+
+
+def _endpoints(uid: str, addresses: Sequence[str]) -> str:
+    """Triples `name:uid:ip`, which torch_xla and JAX both read; JAX alone takes bare addresses."""
+    return ",".join(
+        f"t1v-n-{uid}-w-{worker}:{uid}{worker}:{address}"
+        for worker, address in enumerate(addresses)
+    )
+
+
+def _tpu_env(me: Identity, accelerator: Accelerator, node: v2.Node) -> Mapping[str, str]:
+    chips, hosts = accelerator.chips_per_host_bounds, accelerator.host_bounds
+    ports = (str(8431 + chip) for chip in range(accelerator.chips_per_host))
+    return {
+        "ACCELERATOR_TYPE": accelerator.accelerator_type,
+        "AGENT_BOOTSTRAP_IMAGE": "",
+        "ALT": "false",
+        "CHIPS_PER_HOST_BOUNDS": chips,
+        "CONSUMER_PROJECT_ID": me.project,
+        "CONSUMER_PROJECT_NUMBER": project_number(me.project),
+        "ENABLE_ICI_RESILIENCY": "false",
+        "FORWARD_LIBTPU_LOGS": "false",
+        "HEALTH_AGENT_DOCKER_URL": "",
+        "HOST_BOUNDS": hosts,
+        "INFERENCE_MODE": "false",
+        "INTERNAL": "false",
+        "MAINTENANCE_ACTION_FLAG": "",
+        "NODE_ID": me.node,
+        "PREEMPTIBLE": str(_preemptible(node)).lower(),
+        "RUNTIME_VERSION": node.runtime_version,
+        "SERVICE_NAME": "tpu.googleapis.com",
+        "SOURCE": "",
+        "TOPOLOGY": accelerator.topology,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": chips,
+        "TPU_PROCESS_BOUNDS": hosts,
+        "TPU_RUNTIME_METRICS_PORTS": ",".join(ports),
+        "TPU_TOPOLOGY_ALT": "false",
+        "TPU_TOPOLOGY_WRAP": "false,false,false",
+        "TYPE": accelerator.generation.upper(),
+        "UID": me.uid,
+        "USE_DIRECT_PATH": "false",
+        "WORKER_ID": str(me.worker),
+        "WRAP": "false,false,false",
+        "ZONE": me.zone,
+    }
+
+
+def _preemptible(node: v2.Node) -> bool:
+    return node.scheduling_config.preemptible or node.scheduling_config.spot

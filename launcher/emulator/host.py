@@ -1,0 +1,153 @@
+"""One TPU VM: its address, folders and metadata server, and the processes below its init."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from launcher.accelerators import Accelerator
+from launcher.emulator import guest, init
+from launcher.emulator.metadata import MetadataServer
+from launcher.emulator.wire import v2
+from launcher.errors import ConfigError
+
+_inits: set[int] = set()
+_INIT = (sys.executable, "-S", "-E", init.__file__)
+
+
+class HostState(StrEnum):
+    """OFF → RUNNING ⇄ FROZEN → OFF. A host that is switched off may boot again."""
+
+    OFF = "off"
+    RUNNING = "running"
+    FROZEN = "frozen"
+
+
+class Host:
+    """One TPU VM. Its folder lives as long as the node, its temp folder while it is on."""
+
+    def __init__(
+        self,
+        identity: guest.Identity,
+        accelerator: Accelerator,
+        node: v2.Node,
+        listener: socket.socket,
+        folder: Path,
+        temp: Path,
+    ) -> None:
+        self.identity = identity
+        self.state = HostState.OFF
+        self.console = folder / "console.log"
+        self.metadata = MetadataServer(listener, guest.metadata(identity, accelerator, node))
+        self._home = folder / "home"
+        self._script = folder / "startup-script"
+        self._environment = guest.environment(identity, accelerator, self._home, temp)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._gone = asyncio.Event()
+        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def boot(self, script: str) -> None:
+        """Starts init and, if there is one, the startup script."""
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._script.write_text(script, encoding="utf-8")
+        argv = (*_INIT, str(self._script)) if script else _INIT
+        self._link, theirs = socket.socketpair()
+        with theirs, self.console.open("ab") as console:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=theirs.fileno(),
+                stdout=console,
+                stderr=console,
+                cwd=self._home,
+                env=self._environment,
+                start_new_session=True,
+            )
+        _inits.add(self._process.pid)
+        self._gone.clear()
+        self._answers = asyncio.Queue()
+        self.state = HostState.RUNNING
+        self._link.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._link, self._hear)
+
+    async def end(self) -> None:
+        """Switches the host off; returns when no process of it is left."""
+        if self.state is not HostState.OFF:
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_WR)
+            await self._gone.wait()
+
+    async def freeze(self) -> None:
+        """Stops every process of the host."""
+        await self._order(b"F", HostState.FROZEN)
+
+    async def thaw(self) -> None:
+        """Lets a frozen host go on."""
+        await self._order(b"T", HostState.RUNNING)
+
+    async def _order(self, order: bytes, state: HostState) -> None:
+        if self.state is HostState.OFF:
+            raise ConfigError(f"host {self.identity.label} is off")
+        self._link.send(order)
+        if await self._answers.get() == order:
+            self.state = state
+
+    def _hear(self) -> None:
+        """Init has answered an order, or has ended."""
+        try:
+            answer = self._link.recv(1)
+        except ConnectionError:
+            answer = b""
+        self._answers.put_nowait(answer)
+        if not answer:
+            self._note_end()
+
+    def _note_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._link)
+        self._link.close()
+        if self._process:
+            killed = self._process.wait()
+            _inits.discard(self._process.pid)
+            if killed:
+                _end_orphans()
+        self.state = HostState.OFF
+        self._gone.set()
+
+    def tail(self, size: int) -> str:
+        """The last bytes of the console log, as text."""
+        with contextlib.suppress(FileNotFoundError), self.console.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read().decode(errors="replace")
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger and `hosts` say of it."""
+        running = self._process and self.state is not HostState.OFF
+        return {
+            "host": self.identity.label,
+            "node": self.identity.node,
+            "worker": self.identity.worker,
+            "address": self.identity.address,
+            "pid": self._process.pid if running and self._process else None,
+            "state": self.state.value,
+            "console": str(self.console),
+        }
+
+
+def _end_orphans() -> None:
+    """Kills what a host leaves behind whose init was itself killed.
+
+    The emulator is a child subreaper as well, so that such processes are now children of its own;
+    beside these it has only the inits.
+    """
+    while strays := set(init.children().get(os.getpid(), ())) - _inits:
+        for pid in strays:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

@@ -1,0 +1,151 @@
+"""The ledger: every node ever created, what it was billed, and what is still there.
+
+A file beside the emulator, written whole at each change, that outlives it. It holds no metadata
+values, which may be secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import ProvisioningError
+
+GONE = "DELETED"
+"""The state of an entry whose node does not exist any more; the API has no word for it."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One node's life. Times are seconds since 1970; `ended` is when it ceased to exist.
+
+    Billing runs only while the node is READY, so a preempted one costs nothing and still exists.
+    """
+
+    name: str
+    zone: str
+    accelerator_type: str
+    created: float
+    ready: float | None = None
+    ended: float | None = None
+    reason: str = ""
+    state: str = "CREATING"
+    billed: float = 0.0
+    billing_since: float | None = None
+
+    def enter(self, state: str, now: float, reason: str = "") -> None:
+        """The node is in that state from now on; the first reason given is kept."""
+        if self.billing_since is not None:
+            self.billed += now - self.billing_since
+            self.billing_since = None
+        self.state, self.reason = state, self.reason or reason
+        if state == "READY":
+            self.ready = self.ready or now
+            self.billing_since = now
+        if state == GONE:
+            self.ended = now
+
+    def to_json(self, now: float) -> dict[str, Any]:
+        running = 0.0 if self.billing_since is None else now - self.billing_since
+        return {
+            "name": self.name,
+            "zone": self.zone,
+            "accelerator_type": self.accelerator_type,
+            "created": _to_text(self.created),
+            "ready": _to_text(self.ready),
+            "ended": _to_text(self.ended),
+            "reason": self.reason,
+            "billed_seconds": round(self.billed + running, 3),
+            "billing_since": _to_text(self.billing_since),
+            "state": self.state,
+        }
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any], written: float) -> Entry:
+        since = _to_time(row["billing_since"])
+        return cls(
+            name=row["name"],
+            zone=row["zone"],
+            accelerator_type=row["accelerator_type"],
+            created=_to_time(row["created"]) or written,
+            ready=_to_time(row["ready"]),
+            ended=_to_time(row["ended"]),
+            reason=row["reason"],
+            state=row["state"],
+            billed=row["billed_seconds"] - (0.0 if since is None else written - since),
+            billing_since=since,
+        )
+
+
+class Ledger:
+    """All entries, and their file."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._entries = _read(path)
+
+    def open(self, name: str, zone: str, accelerator_type: str) -> Entry:
+        """A new node."""
+        entry = Entry(name, zone, accelerator_type, created=self._clock())
+        self._entries.append(entry)
+        self.save()
+        return entry
+
+    def enter(self, entry: Entry, state: str, reason: str = "") -> None:
+        """Notes a change of state."""
+        entry.enter(state, self._clock(), reason)
+        self.save()
+
+    def bury(self, died: float) -> None:
+        """Ends what an emulator that died at that time left behind: its hosts died with it."""
+        for entry in self._entries:
+            if entry.ended is None:
+                entry.enter(GONE, max(died, entry.created), "emulator died")
+
+    def to_json(self) -> dict[str, Any]:
+        now = self._clock()
+        return {
+            "written": _to_text(now),
+            "nodes": [entry.to_json(now) for entry in self._entries],
+            "left": [entry.name for entry in self._entries if entry.ended is None],
+        }
+
+    def save(self) -> None:
+        draft = self._path.with_suffix(".new")
+        draft.write_text(_lines(self.to_json()))
+        os.replace(draft, self._path)
+
+
+def _lines(found: dict[str, Any]) -> str:
+    """As JSON with a line for each node: quick to write however long, and still readable."""
+    nodes = ",\n".join(map(json.dumps, found["nodes"]))
+    rest = {key: value for key, value in found.items() if key != "nodes"}
+    return f'{json.dumps(rest)[:-1]}, "nodes": [\n{nodes}\n]}}\n'
+
+
+def _read(path: Path) -> list[Entry]:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise ProvisioningError(f"{path} is no JSON: {error}; move it away") from error
+    written = _to_time(found["written"]) or 0.0
+    return [Entry.from_json(row, written) for row in found["nodes"]]
+
+
+def _to_text(moment: float | None) -> str | None:
+    if moment is None:
+        return None
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+
+
+def _to_time(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,234 @@
+"""One node: the message that the API shows, its hosts, and the changes under way."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import sys
+import traceback
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from grpc import StatusCode
+
+from launcher.accelerators import Accelerator
+from launcher.emulator import guest
+from launcher.emulator.api_errors import ApiError
+from launcher.emulator.host import Host
+from launcher.emulator.ledger import GONE, Ledger
+from launcher.emulator.metadata import claim_addresses
+from launcher.emulator.names import Place
+from launcher.emulator.operations import Operation
+from launcher.emulator.wire import AcceleratorKind, Health, State, v2
+from launcher.errors import ConfigError
+
+TEMP = Path("/tmp")
+"""Not `gettempdir()`: an AF_UNIX path has room for 107 bytes, and Ray's take most of them."""
+TPU_PORT = 8470
+_OUTPUT_ONLY = (
+    "health_description",
+    "health",
+    "network_endpoints",
+    "symptoms",
+    "queued_resource",
+    "multislice_node",
+)
+_API_VERSION: Any = v2.Node.ApiVersion.V2
+SCOPES = (
+    "devstorage.read_write",
+    "logging.write",
+    "service.management",
+    "servicecontrol",
+    "cloud-platform",
+    "pubsub",
+)
+
+
+def temp_folder(uid: str) -> Path:
+    """The folder of a node's temp folders; known from the uid, so that a restart can remove it."""
+    return TEMP / f"tpu-{uid}"
+
+
+class EmulatedNode:
+    """One node. `message` is the truth of the API; `operation` the change under way, if any."""
+
+    def __init__(
+        self,
+        place: Place,
+        node_id: str,
+        request: v2.Node,
+        accelerator: Accelerator,
+        nodes_folder: Path,
+        ledger: Ledger,
+    ) -> None:
+        self.place = place
+        self.node_id = node_id
+        self.operation: Operation | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accelerator = accelerator
+        self._uid = secrets.token_hex(4)
+        self._folder = nodes_folder / self._uid
+        self.message = _filled(place, node_id, request, accelerator)
+        self.hosts = self._make_hosts()
+        self._ledger = ledger
+        self._entry = ledger.open(self.name, place.zone, accelerator.accelerator_type)
+
+    def _make_hosts(self) -> tuple[Host, ...]:
+        try:
+            listeners = claim_addresses(self._accelerator.hosts)
+        except OSError as error:
+            raise ApiError(StatusCode.FAILED_PRECONDITION, f"emulator: {error}") from error
+        addresses = tuple(str(listener.getsockname()[0]) for listener in listeners)
+        self.message.cidr_block = addresses[0].rpartition(".")[0] + ".0/24"
+        self._folder.mkdir(parents=True, mode=0o700)
+        temp = temp_folder(self._uid)
+        place, node_id = self.place, self.node_id
+        return tuple(
+            Host(
+                guest.Identity(place.project, place.zone, node_id, self._uid, worker, addresses),
+                self._accelerator,
+                self.message,
+                listener,
+                self._folder / f"w{worker}",
+                temp / f"w{worker}",
+            )
+            for worker, listener in enumerate(listeners)
+        )
+
+    @property
+    def name(self) -> str:
+        return str(self.message.name)
+
+    @property
+    def state(self) -> str:
+        """The API's name of the state."""
+        return str(State(self.message.state).name)
+
+    def become(self, state: int, reason: str = "") -> None:
+        """Changes the state that the API shows; `reason` is for the ledger."""
+        self.message.state = State(state)
+        self.message.health = Health.HEALTHY if state == State.READY else Health.HEALTH_UNSPECIFIED
+        self._ledger.enter(self._entry, self.state, reason)
+
+    @property
+    def script(self) -> str:
+        return str(self.message.metadata.get("startup-script", ""))
+
+    def host(self, worker: int | None) -> Host:
+        """The host of that worker id; ConfigError if there is none."""
+        if worker is None or worker >= len(self.hosts):
+            raise ConfigError(f"{self.node_id} has the workers 0 to {len(self.hosts) - 1}")
+        return self.hosts[worker]
+
+    def publish_endpoints(self) -> None:
+        """One endpoint a host, in the order of worker ids; a node being created shows none."""
+        external = self.message.network_config.enable_external_ips
+        self.message.network_endpoints = [
+            v2.NetworkEndpoint(
+                ip_address=host.identity.address,
+                port=TPU_PORT,
+                access_config=v2.AccessConfig(external_ip=host.identity.address)
+                if external
+                else None,
+            )
+            for host in self.hosts
+        ]
+
+    def announce(self, path: str, value: str) -> None:
+        """Changes a metadata value of every host."""
+        for host in self.hosts:
+            host.metadata.set(path, value)
+
+    def update(self, source: v2.Node, paths: Sequence[str]) -> None:
+        """Takes over the fields of those paths, and hands metadata to the hosts."""
+        for path in paths:
+            old, new = self.message, source
+            *parents, field = path.split(".")
+            for parent in parents:
+                old, new = getattr(old, parent), getattr(new, parent)
+            setattr(old, field, getattr(new, field))
+        for host in self.hosts:
+            values = guest.attributes(host.identity, self._accelerator, self.message)
+            host.metadata.replace(guest.ATTRIBUTES, values)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs a change of this node; `interrupt` ends it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            traceback.print_exception(error, file=sys.stderr)
+
+    def interrupt(self, error: ApiError) -> None:
+        """Ends every change under way but the caller's own; the operation gets that error."""
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+        if self.operation:
+            self.operation.fail(error)
+
+    async def end_hosts(self) -> None:
+        """Switches all hosts off, at once; returns when no process of theirs is left."""
+        await asyncio.gather(*(host.end() for host in self.hosts))
+
+    async def remove(self, reason: str) -> None:
+        """Ends the hosts, gives back addresses and folders, and closes the ledger's entry."""
+        await self.end_hosts()
+        for host in self.hosts:
+            host.metadata.close()
+        for folder in (self._folder, temp_folder(self._uid)):
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        self._ledger.enter(self._entry, GONE, reason)
+
+
+def _filled(place: Place, node_id: str, request: v2.Node, accelerator: Accelerator) -> v2.Node:
+    """The request's node with all that the API adds, as in recorded answers."""
+    node = v2.Node(request)
+    for field in _OUTPUT_ONLY:
+        v2.Node.pb(node).ClearField(field)
+    node.name = place.resource("nodes", node_id)
+    node.id = secrets.randbits(62)
+    node.state = State.CREATING
+    node.api_version = _API_VERSION
+    node.create_time = datetime.now(UTC)
+    node.accelerator_type = accelerator.accelerator_type
+    node.accelerator_config = v2.AcceleratorConfig(
+        type_=accelerator_kind(accelerator.generation), topology=accelerator.topology
+    )
+    node.scheduling_config = v2.SchedulingConfig(request.scheduling_config)
+    node.shielded_instance_config = v2.ShieldedInstanceConfig(request.shielded_instance_config)
+    if not node.network_configs:
+        node.network_config = _network(place, v2.NetworkConfig(request.network_config))
+    account = node.service_account
+    node.service_account = v2.ServiceAccount(
+        email=account.email
+        or f"{guest.project_number(place.project)}-compute@developer.gserviceaccount.com",
+        scope=account.scope or [f"https://www.googleapis.com/auth/{scope}" for scope in SCOPES],
+    )
+    return node
+
+
+def _network(place: Place, network: v2.NetworkConfig) -> v2.NetworkConfig:
+    project, region = place.project, place.zone.rpartition("-")[0]
+    network.network = _expanded(network.network, f"projects/{project}/global/networks")
+    network.subnetwork = _expanded(
+        network.subnetwork, f"projects/{project}/regions/{region}/subnetworks"
+    )
+    return network
+
+
+def _expanded(name: str, folder: str) -> str:
+    return name if "/" in name else f"{folder}/{name or 'default'}"
+
+
+def accelerator_kind(generation: str) -> int:
+    """The API's enum value; TYPE_UNSPECIFIED for generations that it does not serve (tpu7x)."""
+    name = {"v5e": "V5LITE_POD"}.get(generation, generation.upper())
+    known = name in AcceleratorKind.__members__
+    return int(AcceleratorKind[name if known else "TYPE_UNSPECIFIED"])

@@ -1,0 +1,153 @@
+"""The emulator's process: one per state folder, up until nobody needs it.
+
+The folder holds `lock` (held for life), `endpoint.json` (while it listens), `ledger.json` (which
+outlives it), `emulator.log` (when it was started in the background), and a folder for each node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from launcher.emulator import api_catalog, api_nodes, api_operations
+from launcher.emulator.client import make_state_dir
+from launcher.emulator.control import Control
+from launcher.emulator.fleet import Fleet
+from launcher.emulator.init import become_subreaper
+from launcher.emulator.ledger import Ledger
+from launcher.emulator.node import temp_folder
+from launcher.emulator.presence import Presence
+from launcher.emulator.rpc import Method, service
+from launcher.emulator.rules import Rule
+from launcher.errors import ProvisioningError
+
+# A client that looks whether an emulator is alive holds the lock for an instant.
+LOCK_PATIENCE = 2.0
+HEARTBEAT = 0.05
+
+SERVICES: dict[str, dict[str, Method]] = {
+    "google.cloud.tpu.v2.Tpu": {**api_nodes.METHODS, **api_catalog.TPU_METHODS},
+    "google.longrunning.Operations": api_operations.METHODS,
+    "google.cloud.location.Locations": api_catalog.LOCATION_METHODS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to serve. Port 0 takes any free one; `idle_timeout` is in seconds."""
+
+    state_dir: Path
+    port: int = 0
+    idle_timeout: float = 60.0
+    rules: tuple[Rule, ...] = ()
+
+
+def serve(settings: Settings) -> None:
+    """Serves until a signal comes or nobody needs the emulator any more.
+
+    Raises ProvisioningError if the folder has an emulator already or the port is taken.
+    """
+    make_state_dir(settings.state_dir)
+    with _locked(settings.state_dir / "lock") as died:
+        ledger = Ledger(settings.state_dir / "ledger.json")
+        ledger.bury(died)
+        ledger.save()
+        _sweep(settings.state_dir / "nodes")
+        become_subreaper()
+        asyncio.run(_serve(settings, ledger))
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[float]:
+    """Holds the lock; gives the time of the last heartbeat of whoever held it before."""
+    deadline = time.monotonic() + LOCK_PATIENCE
+    with path.open("ab") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ProvisioningError(f"an emulator runs in {path.parent} already") from None
+                time.sleep(0.01)
+        yield os.fstat(lock.fileno()).st_mtime
+
+
+def _sweep(nodes: Path) -> None:
+    """Removes what an emulator that was killed left on disk; its hosts ended with it."""
+    for folder in nodes.iterdir() if nodes.exists() else ():
+        shutil.rmtree(temp_folder(folder.name), ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _serve(settings: Settings, ledger: Ledger) -> None:
+    fleet = Fleet(settings.state_dir / "nodes", ledger)
+    for rule in settings.rules:
+        fleet.rules.arm(rule)
+    presence = Presence(settings.idle_timeout)
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    server.add_generic_rpc_handlers(
+        (
+            *(service(name, table, fleet, presence) for name, table in SERVICES.items()),
+            Control(fleet, presence).service(),
+        )
+    )
+    port = _bind(server, settings.port)
+    await server.start()
+    try:
+        with _announced(settings.state_dir, port):
+            await _until_unneeded(fleet, presence, settings.state_dir / "lock")
+    finally:
+        presence.ending = True
+        await fleet.close()
+        await server.stop(grace=None)
+
+
+def _bind(server: Any, port: int) -> int:
+    try:
+        return int(server.add_insecure_port(f"127.0.0.1:{port}"))
+    except RuntimeError as error:
+        raise ProvisioningError(f"cannot listen on 127.0.0.1:{port}: is it taken?") from error
+
+
+@contextlib.contextmanager
+def _announced(state_dir: Path, port: int) -> Iterator[None]:
+    """Tells where the emulator listens, on standard output and in a file for as long as it does."""
+    text = json.dumps(
+        {"endpoint": f"127.0.0.1:{port}", "pid": os.getpid(), "state_dir": str(state_dir)}
+    )
+    path, draft = state_dir / "endpoint.json", state_dir / "endpoint.new"
+    draft.write_text(text)
+    os.replace(draft, path)
+    print(text, flush=True)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def _until_unneeded(fleet: Fleet, presence: Presence, heartbeat: Path) -> None:
+    """Returns on SIGTERM, SIGINT or SIGHUP, or when no node is left and no client is here."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    while not stop.is_set() and (fleet.nodes or not presence.expired):
+        os.utime(heartbeat)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), HEARTBEAT)
+    presence.ending = True
+    print("emulator: ends", file=sys.stderr)

@@ -1,0 +1,88 @@
+"""The errors that users meet, as one tree; each class carries its exit code.
+
+    LauncherError                 1    a fault of ours
+    ├── ConfigError               2    the configuration is wrong; lists every problem
+    ├── ProvisioningError         3    no slices: stockout, quota, permission, deadline
+    ├── ClusterError              4    hosts did not join, versions differ, dependencies
+    ├── WorkloadError             5    the user's program failed
+    ├── PreemptionBudgetSpent     6    preempted more often than retry.max_preemptions
+    └── Interrupted             130    Ctrl-C, SIGTERM, or `cancel`
+
+A message says what happened, where (key, file and line, host, log), and what to do. They reach the
+user without a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class LauncherError(Exception):
+    """Base of everything the launcher raises on purpose."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with the configuration.
+
+    `key` is the dotted path in the composed config, `where` a `file:line` or an override as typed,
+    `hint` the mend ("did you mean …?"). Any may be empty except `message`.
+    """
+
+    message: str
+    key: str = ""
+    where: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        subject = f"{self.key}: " if self.key else ""
+        place = f" ({self.where})" if self.where else ""
+        hint = f"\n      {self.hint}" if self.hint else ""
+        return f"{subject}{self.message}{place}{hint}"
+
+
+class ConfigError(LauncherError):
+    """Every problem found in the configuration, together."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[Problem] | str) -> None:
+        self.problems = (Problem(problems),) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(f"  • {problem}" for problem in self.problems))
+
+
+class ProvisioningError(LauncherError):
+    """The provider could not give, or could not remove, the slices."""
+
+    exit_code = 3
+
+
+class ClusterError(LauncherError):
+    """The slices are there, but no usable Ray cluster came of them."""
+
+    exit_code = 4
+
+
+class WorkloadError(LauncherError):
+    """The user's program failed; `code` is its own exit code."""
+
+    exit_code = 5
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class PreemptionBudgetSpent(LauncherError):
+    """The run was preempted more often than `retry.max_preemptions` allows."""
+
+    exit_code = 6
+
+
+class Interrupted(LauncherError):
+    """Stopped by the user."""
+
+    exit_code = 130

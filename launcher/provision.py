@@ -1,0 +1,305 @@
+"""Acquires what a plan asks for and hands over joined hosts; takes everything away again.
+
+Nothing waits that need not: the head starts, the emulator or the API is reached, the slices are
+created and Ray is imported at the same time. What is about to exist is on record first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher import cluster, coordinator, registry
+from launcher.coordinator import Head
+from launcher.errors import ConfigError, LauncherError, ProvisioningError
+from launcher.interrupt import Interrupt
+from launcher.plan import Plan
+from launcher.providers import NodeRequest, Provider, head_address, open_provider
+from launcher.record import RunFolder
+from launcher.screen import Screen
+from launcher.spec import ProviderSpec, Spec
+
+SHARED_HEAD = "here"  # of everything that is `up` on this machine
+HEAD_SECONDS = 60.0
+DELETE_SECONDS = 600.0
+JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
+
+
+class LazyProvider:
+    """A provider that is opened, in the background, when it is first needed."""
+
+    def __init__(self, spec: ProviderSpec) -> None:
+        self._spec = spec
+        self._pool = ThreadPoolExecutor(1)
+        self._opening: Future[Provider] | None = None
+
+    def open(self) -> Future[Provider]:
+        if self._opening is None:
+            self._opening = self._pool.submit(open_provider, self._spec)
+        return self._opening
+
+    def get(self) -> Provider:
+        return self.open().result()
+
+    def close(self) -> None:
+        if self._opening is not None and self._opening.exception() is None:
+            self._opening.result().close()
+        self._pool.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One invocation on one run: what is to be done, and where it is written and shown."""
+
+    spec: Spec
+    plan: Plan
+    owner: str
+    folder: RunFolder
+    screen: Screen
+    interrupt: Interrupt
+    provider: LazyProvider
+
+    def tell(self, topic: str, text: str, **fields: Any) -> None:
+        self.screen.phase(topic, text)
+        self.folder.event(topic, text=text, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Hosts that are part of the cluster."""
+
+    head: Head
+    hosts: Mapping[cluster.Place, cluster.Host]
+
+
+@contextlib.contextmanager
+def acquired(session: Session, *, stays: bool) -> Iterator[Joined]:
+    """Slices and cluster for the time of the block; afterwards both are gone, unless `stays`.
+
+    A failure or an interrupt takes them away too. A run whose slices were `up` before leaves them.
+    """
+    record = registry.record(session.spec.name)
+    was_up = bool(record and record.get("stays"))
+    try:
+        joined = adopt(session, record) if record else None
+        joined = joined or create(session, stays=stays or was_up)
+        yield joined
+    except BaseException:
+        if not was_up:
+            session.screen.wait("")
+            release(session)
+        raise
+    cluster.disconnect()
+    if not (stays or was_up):
+        release(session)
+
+
+def adopt(session: Session, record: Mapping[str, Any]) -> Joined | None:
+    """The hosts that are up under this name, or None when they must be made anew.
+
+    Raises ConfigError when what is up is of another kind.
+    """
+    wanted = [request.body["accelerator_type"] for request in session.plan.requests]
+    if record["accelerator_types"] != wanted:
+        raise ConfigError(
+            f"{session.spec.name} is up as {', '.join(record['accelerator_types'])}, not as"
+            f" {', '.join(wanted)}: choose another name=, or"
+            f" `python -m launcher down {session.spec.name}`"
+        )
+    head = coordinator.find_head(record["head"])
+    if head is None or not coordinator.processes(head):
+        return None
+    try:
+        late = Deadline(JOIN_AGAIN_SECONDS)
+        pause = session.interrupt.pause
+        hosts = join(
+            session, head, record["incarnation"], lambda: late.passed, lambda *_: "", pause
+        )
+    except LauncherError as error:
+        session.interrupt.check()
+        session.tell("adopt", f"not usable as it is, made anew: {str(error).splitlines()[0]}")
+        cluster.disconnect()
+        return None
+    session.tell("adopted", f"{len(hosts)} hosts that were up")
+    return Joined(head, hosts)
+
+
+def create(session: Session, *, stays: bool) -> Joined:
+    """Everything new; leftovers of the same name are removed first."""
+    if registry.record(session.spec.name):
+        release(session)
+    head_id = SHARED_HEAD if stays else session.spec.name
+    incarnation = secrets.token_hex(4)
+    registry.write_record(session.spec.name, intent(session, head_id, incarnation, stays))
+    head = coordinator.start_head(head_id, lambda: head_address(session.spec.provider.kind))
+    session.tell("head", f"Ray head at {head.gcs_address}")
+    requests = [with_secrets(request, head, incarnation) for request in session.plan.requests]
+    abort = threading.Event()
+
+    def pause(seconds: float) -> None:
+        session.interrupt.check()
+        if abort.wait(seconds):
+            raise ProvisioningError("given up, since another part of the run failed")
+
+    session.provider.open()
+    with ThreadPoolExecutor(len(requests)) as pool:
+        creating = [pool.submit(create_slice, session, request, pause) for request in requests]
+        try:
+            hosts = join_new(session, head, incarnation, creating)
+        finally:
+            abort.set()
+    return Joined(head, hosts)
+
+
+def intent(session: Session, head_id: str, incarnation: str, stays: bool) -> dict[str, Any]:
+    provider = session.spec.provider
+    return {
+        "name": session.spec.name,
+        "owner": session.owner,
+        "folder": str(session.folder.path),
+        "head": head_id,
+        "stays": stays,
+        "incarnation": incarnation,
+        "nodes": [request.name for request in session.plan.requests],
+        "accelerator_types": [r.body["accelerator_type"] for r in session.plan.requests],
+        "provider": {
+            "kind": provider.kind,
+            "project": provider.project,
+            "options": {k: v for k, v in provider.options.items() if k != "rules"},
+        },
+        "supervisor": registry.this_process(),
+        "created": time.time(),
+        "cost_per_hour_usd": session.plan.cost_per_hour_usd,
+    }
+
+
+def with_secrets(request: NodeRequest, head: Head, incarnation: str) -> NodeRequest:
+    """The request with what is known only now; the token goes nowhere else."""
+    join = {"gcs_address": head.gcs_address, "incarnation": incarnation}
+    metadata = {
+        **request.body["metadata"],
+        "launcher-join": json.dumps(join),
+        "launcher-token": head.token,
+    }
+    return replace(request, body={**request.body, "metadata": metadata})
+
+
+def create_slice(session: Session, request: NodeRequest, pause: Callable[[float], None]) -> None:
+    provider = session.provider.get()
+    session.interrupt.check()
+    session.folder.event("creating", node=request.name, endpoint=provider.endpoint)
+    node = provider.create(request, session.spec.cluster.provision_timeout, pause)
+    session.tell("slice", f"{request.node_id} is READY on {provider.title}", node=node.name)
+
+
+def join_new(
+    session: Session, head: Head, incarnation: str, creating: Sequence[Future[None]]
+) -> Mapping[cluster.Place, cluster.Host]:
+    """Join while the slices are being created; a failure to create one ends the wait at once.
+
+    The time to join counts from the moment at which the last slice is READY.
+    """
+    clock = Deadline(session.spec.cluster.join_timeout)
+
+    def check(seconds: float) -> None:
+        session.interrupt.pause(seconds)
+        for future in creating:
+            if future.done():
+                future.result()
+
+    def is_late() -> bool:
+        if not all(future.done() for future in creating):
+            clock.restart()
+        return clock.passed
+
+    def console(node: str, worker: int) -> str:
+        name = next(r.name for r in session.plan.requests if r.node_id == node)
+        return session.provider.get().console(name, worker)
+
+    coordinator.wait_for_head(head, HEAD_SECONDS, check)
+    return join(session, head, incarnation, is_late, console, check)
+
+
+class Deadline:
+    """A time limit in seconds, counted anew from the last `restart`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.restart()
+
+    def restart(self) -> None:
+        self._end = time.monotonic() + self._seconds
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() > self._end
+
+
+def join(
+    session: Session,
+    head: Head,
+    incarnation: str,
+    is_late: Callable[[], bool],
+    console: Callable[[str, int], str],
+    pause: Callable[[float], None],
+) -> Mapping[cluster.Place, cluster.Host]:
+    total = session.plan.hosts
+    seen: list[cluster.Place] = []
+
+    def joined(place: cluster.Place) -> None:
+        seen.append(place)
+        session.folder.event("joined", slice=place[0], host=place[1])
+        session.screen.wait(f"hosts joining: {len(seen)} of {total}")
+
+    session.screen.wait(f"hosts joining: 0 of {total}")
+    cluster.connect(head)
+    session.interrupt.install()  # Ray has put handlers of its own in place of ours
+    nodes = [request.node_id for request in session.plan.requests]
+    per_slice = session.spec.cluster.accelerator.hosts
+    hosts = cluster.gather(nodes, incarnation, per_slice, is_late, pause, console, joined)
+    session.screen.wait("")
+    session.tell("cluster", f"{len(hosts)} of {total} hosts joined")
+    return hosts
+
+
+def release(session: Session) -> None:
+    """Delete the slices, stop the head, forget the run; say so, and what could not be done."""
+    started = time.monotonic()
+    cluster.disconnect()
+    record = registry.record(session.spec.name)
+    if record is not None:
+        take_down(record, session.provider.get())
+    session.tell(
+        "released", f"nothing is left of {session.spec.name}", seconds=time.monotonic() - started
+    )
+
+
+def take_down(record: Mapping[str, Any], provider: Provider) -> None:
+    """Remove all that a record names. The record is dropped only when everything is gone.
+
+    Raises ProvisioningError if a node could not be deleted; the record stays for the next try.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        deletions = [pool.submit(provider.delete, n, DELETE_SECONDS) for n in record["nodes"]]
+        head = coordinator.find_head(record["head"])
+        if head and not needed_by_others(record):
+            coordinator.stop_head(head)
+    errors = [error for deletion in deletions if (error := deletion.exception())]
+    if errors:
+        raise ProvisioningError("; ".join(map(str, errors)))
+    registry.forget(record["name"])
+
+
+def needed_by_others(record: Mapping[str, Any]) -> bool:
+    """Whether another run on record uses the same Ray head."""
+    return any(
+        other["head"] == record["head"] and other["name"] != record["name"]
+        for other in registry.records()
+    )

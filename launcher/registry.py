@@ -1,0 +1,108 @@
+"""What this user has running on this machine, written before it exists.
+
+One JSON file a run (`runs/NAME.json`) and one a Ray head (`heads/ID.json`), under `home()`. Each
+names what is about to be created, so that after any death, at any instant, the same command, `down`
+or `gc` finds it. The files hold names and paths, no secrets, and are written whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.errors import ClusterError
+
+
+def home() -> Path:
+    """`$LAUNCHER_HOME`, else `launcher` in the user's cache folder."""
+    if named := os.environ.get("LAUNCHER_HOME"):
+        return Path(named).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "launcher"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.rename(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_whole(path, json.dumps(value, indent=1, default=str) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def run_path(name: str) -> Path:
+    return home() / "runs" / f"{name}.json"
+
+
+def record(name: str) -> dict[str, Any] | None:
+    """What is, or was about to be, up under this name; None when nothing is."""
+    return read_json(run_path(name))
+
+
+def records() -> list[dict[str, Any]]:
+    paths = sorted((home() / "runs").glob("[a-z]*.json"))
+    return [found for path in paths if (found := read_json(path))]
+
+
+def write_record(name: str, value: Mapping[str, Any]) -> None:
+    write_json(run_path(name), value)
+
+
+def forget(name: str) -> None:
+    run_path(name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def lock(name: str, what: str, wait: float = 0.0) -> Iterator[None]:
+    """Hold a lock that the kernel releases when this process dies.
+
+    Raises ClusterError when another process holds it after `wait` seconds; `what` says who.
+    """
+    path = home() / "locks" / name
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    deadline = time.monotonic() + wait
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise ClusterError(what) from None
+                time.sleep(0.05)
+        yield
+
+
+def this_process() -> dict[str, Any]:
+    """Names this process beyond the reuse of its pid."""
+    return {"pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def is_alive(process: Mapping[str, Any] | None) -> bool:
+    """Whether a process that `this_process` named is still there."""
+    if not process:
+        return False
+    try:
+        found = psutil.Process(process["pid"])
+        same = abs(found.create_time() - process["started"]) < 1
+        return bool(same and found.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,99 @@
+"""What a person sees: the workload's lines on stdout, the launcher's own on stderr.
+
+Through a pipe everything is plain lines. On a terminal the launcher's lines are coloured, and a
+status line says what is being waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+import time
+from typing import Any
+
+from launcher.fanout import Rank
+
+LONGEST_LINE = 65_536
+# Chatter of libraries, a line per device: kept in the logs, not shown.
+CHATTER = (b"[Gloo] Rank ",)
+
+
+class Screen:
+    """Prints; never raises because a reader went away."""
+
+    def __init__(self, started: float | None = None) -> None:
+        self.started = time.monotonic() if started is None else started
+        self.lock = threading.Lock()
+        self.partial: dict[Rank, bytes] = {}
+        self.console = rich_console() if sys.stderr.isatty() else None
+        self.colour = self.console is not None and sys.stdout.isatty()
+        self.status: Any = None
+
+    def phase(self, topic: str, text: str) -> None:
+        """A fact: what has been done."""
+        elapsed = time.monotonic() - self.started
+        with self.lock, contextlib.suppress(OSError):
+            if self.console is None:
+                print(f"{elapsed:6.1f}s  {topic:<9} {text}", file=sys.stderr, flush=True)
+            else:
+                self.console.print(
+                    f"[dim]{elapsed:6.1f}s[/]  [bold]{topic:<9}[/] ", end="", highlight=False
+                )
+                self.console.print(text, markup=False, highlight=False)
+
+    def wait(self, text: str) -> None:
+        """What is being waited for; empty when nothing is. Shown on a terminal only."""
+        if self.console is None:
+            return
+        with self.lock:
+            if self.status is not None:
+                self.status.stop()
+                self.status = None
+            if text:
+                self.status = self.console.status(f"[dim]{text}[/]", spinner="dots")
+                self.status.start()
+
+    def output(self, rank: Rank, chunk: bytes) -> None:
+        """Print the whole lines among what a process wrote, each behind its place."""
+        *lines, rest = (self.partial.get(rank, b"") + chunk).replace(b"\r\n", b"\n").split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        self.partial[rank] = rest
+        self._print(rank, lines)
+
+    def finish(self) -> None:
+        """Print last lines that lack a newline."""
+        for rank, rest in self.partial.items():
+            if rest:
+                self._print(rank, [rest])
+        self.partial.clear()
+        self.wait("")
+
+    def _print(self, rank: Rank, lines: list[bytes]) -> None:
+        lines = [line for line in lines if not line.startswith(CHATTER)]
+        if not lines:
+            return
+        prefix = f"[{rank}] "
+        if self.colour:
+            colour = 31 + (rank.slice * 64 + rank.host) % 6
+            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        text = "".join(f"{prefix}{line.decode(errors='replace')}\n" for line in lines)
+        try:
+            with self.lock:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        except BrokenPipeError:
+            sys.stdout = io.StringIO()  # the run goes on without a reader
+
+    def result(self, text: str) -> None:
+        """The last word, on stdout."""
+        with contextlib.suppress(OSError):
+            print(text, flush=True)
+
+
+def rich_console() -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True)

@@ -1,0 +1,82 @@
+"""The startup script of a TPU VM: what makes a fresh host join the Ray cluster.
+
+The script holds nothing that is known only at run time and no secret: the head's address and the
+cluster's token come from the node's metadata (`launcher-join`, `launcher-token`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RAYNODE = Path(__file__).with_name("raynode.py")
+
+TEMPLATE = """\
+#!/bin/bash
+# Joins this TPU VM to a Ray cluster. Written by launcher; safe to run again after a reboot.
+set -u
+umask 077
+dir="${{TMPDIR:-/tmp}}/launcher"
+mkdir -p "$dir" && cd "$dir" || exit 1
+cat > raynode.py <<'END_OF_RAYNODE'
+{raynode}
+END_OF_RAYNODE
+cat > config.json <<'END_OF_CONFIG'
+{config}
+END_OF_CONFIG
+
+install() {{  # an interpreter and packages of the coordinator's versions, beside the system's own
+  python3 -m pip install --quiet uv || {{ apt-get update -q && apt-get install -y -q python3-pip; }}
+  python3 -m pip install --quiet uv &&
+    python3 -m uv venv --quiet --clear --python {python} venv &&
+    python3 -m uv pip install --quiet --compile-bytecode --python venv/bin/python {packages}
+}}
+
+python=python3
+if ! why=$("$python" raynode.py check config.json 2>&1); then
+  echo "launcher: preparing Python {python} ($why)"
+  install || {{ echo "launcher: installation failed"; exit 1; }}
+  python="$dir/venv/bin/python"
+fi
+nohup "$python" raynode.py host config.json &
+"""
+
+
+def startup_script(config: Mapping[str, Any], requirements: Sequence[str]) -> str:
+    """The script's text; `config` is what `raynode.py` reads on the host."""
+    packages = [f"ray[default]=={config['packages']['ray']}", *requirements]
+    return TEMPLATE.format(
+        raynode=RAYNODE.read_text(encoding="utf-8").rstrip(),
+        config=json.dumps(config, indent=1, sort_keys=True),
+        python=config["python"],
+        packages=" ".join(map(shlex.quote, packages)),
+    )
+
+
+def host_config(
+    chips_per_host: int, join_timeout: float, requirements: Sequence[str], python: str
+) -> dict[str, Any]:
+    """What a host must have to join: `python` is a `3.x`; packages map to a version or None."""
+    wanted = {package_name(line): exact_version(line) for line in requirements}
+    return {
+        "python": python,
+        "packages": {**wanted, "ray": version("ray")},
+        "chips_per_host": chips_per_host,
+        "join_timeout": join_timeout,
+        "object_store_memory": 100_000_000,
+    }
+
+
+def package_name(requirement: str) -> str:
+    found = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
+    return found.group(1) if found else requirement
+
+
+def exact_version(requirement: str) -> str | None:
+    found = re.search(r"==\s*([^\s;,*]+)\s*(;|$)", requirement)
+    return found.group(1) if found else None

@@ -1,0 +1,558 @@
+"""From a command line and the user's files to a Spec, or to every problem at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from launcher.compose import WORKLOADS, compose
+from launcher.config.overrides import as_hydra
+from launcher.errors import ConfigError, Problem
+from launcher.spec import Spec, Workload
+
+GLOBAL = "# @package _global_\n"
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a file of the user's folder."""
+
+    def write(name: str, text: str) -> Path:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    write("train.py", "print(1)\n")
+    return write
+
+
+def spec(cwd: Path, *overrides: str, **options: object) -> Spec:
+    return compose(overrides, cwd=cwd, suffix=lambda: "1f2e", **options)  # type: ignore[arg-type]
+
+
+def workload(cwd: Path, *overrides: str) -> Workload:
+    made = spec(cwd, *overrides).workload
+    assert made is not None
+    return made
+
+
+def problems(cwd: Path, *overrides: str) -> dict[str, Problem]:
+    """The problems by key; a configuration without any fails the test."""
+    with pytest.raises(ConfigError) as caught:
+        spec(cwd, *overrides)
+    return {problem.key or problem.message: problem for problem in caught.value.problems}
+
+
+# What comes out
+
+
+def test_the_main_job(tmp_path: Path) -> None:
+    made = spec(tmp_path, "cluster=v6e-16", "mode=jax", "workload=basic")
+    assert made.name == "basic-v6e-16-1f2e"
+    assert made.cluster.accelerator.accelerator_type == "v6e-16"
+    assert made.cluster.runtime_version == "v2-alpha-tpuv6e"
+    assert made.cluster.zones == made.cluster.accelerator.zones
+    assert (made.mode.framework, made.mode.slices) == ("jax", 1)
+    assert made.provider.kind == "local"
+    assert made.workload is not None
+    assert made.workload.argv("py") == ("py", "basic.py")
+    assert made.workload.working_dir == WORKLOADS
+    assert made.overrides == ("cluster=v6e-16", "mode=jax", "workload=basic")
+    assert dict(made.choices) == {
+        "cluster": "v6e-16",
+        "mode": "jax",
+        "provider": "local",
+        "workload": "basic",
+    }
+
+
+def test_a_script_of_the_user(tmp_path: Path, write: Write) -> None:
+    made = spec(
+        tmp_path, "cluster=v4-16", "workload.script=train.py", "workload.args.code=7", "name=t2"
+    )
+    assert made.name == "t2"
+    assert made.workload is not None
+    assert (made.workload.name, made.workload.working_dir) == ("train", tmp_path)
+    assert made.workload.argv("py") == ("py", "train.py", "--code=7")
+
+
+def test_every_published_type_without_a_file(tmp_path: Path) -> None:
+    made = spec(tmp_path, "cluster.accelerator_type=v5p-1024", "name=a")
+    assert made.cluster.accelerator.hosts == 128
+    assert spec(tmp_path, "cluster.accelerator_type=tpu7x-16").cluster.runtime_version
+
+
+def test_up_needs_no_workload(tmp_path: Path) -> None:
+    made = spec(tmp_path, "workload.script=missing.py", require_workload=False)
+    assert made.workload is None
+    assert made.name == "up-v6e-16-1f2e"
+
+
+def test_made_up_names_fit(tmp_path: Path, write: Write) -> None:
+    write("My Very_Long Training Script (final) v2.py", "print()")
+    script = "workload.script='My Very_Long Training Script (final) v2.py'"
+    made = spec(tmp_path, script, "cluster=v5litepod-256")
+    assert made.name == "my-very-long-training-v5litepod-256-1f2e"
+    assert len(made.name) == 40
+
+
+def test_seconds_zones_labels_and_folders(tmp_path: Path) -> None:
+    made = spec(
+        tmp_path,
+        "cluster.zone=[us-east5-b,europe-west4-a]",
+        "cluster.labels.team-x=007",
+        "retry.hang_timeout=1.5h",
+        "workload.checkpoint_dir=out",
+    )
+    assert made.cluster.zones == ("us-east5-b", "europe-west4-a")
+    assert made.cluster.labels == {"team-x": "007"}
+    assert (made.retry.hang_timeout, made.retry.grace) == (5400, 30)
+    assert made.workload is not None
+    assert made.workload.checkpoint_dir == str(tmp_path / "out")
+    assert workload(tmp_path, "workload.checkpoint_dir=gs://b/c").checkpoint_dir == "gs://b/c"
+
+
+def test_files_of_the_user(tmp_path: Path, write: Write) -> None:
+    write("conf/workload/mine.yaml", "script: train.py\nargs: {lr: 1e-5, seed: 010, tag: ~}\n")
+    write("more/cluster/big.yaml", "accelerator_type: v6e-32\nzone: us-east5-b\n")
+    write(
+        "conf/experiment/all.yaml",
+        f"{GLOBAL}defaults:\n  - override /workload: mine\n  - override /cluster: big\n"
+        "retry: {max_failures: 2}\nworkload: {args: {lr: 3.10}}\n",
+    )
+    write("conf/local/default.yaml", f"{GLOBAL}workload: {{env: {{WHO: me}}}}\n")
+    made = spec(tmp_path, "experiment=all", config_dirs=[Path("more")])
+    assert made.cluster.accelerator.accelerator_type == "v6e-32"
+    assert made.retry.max_failures == 2
+    assert made.workload is not None
+    assert made.workload.name == "mine"
+    assert made.workload.argv("py") == ("py", "train.py", "--lr=3.10", "--seed=010")
+    assert made.workload.env == {"WHO": "me"}
+    assert dict(made.choices)["experiment"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "target"),
+    [
+        (["workload.script=train.py"], "script", ("train.py",)),
+        (["workload.module=pkg.train"], "module", ("pkg.train",)),
+        (["workload.command=[sh,-c,'echo $HOME *']"], "command", ("sh", "-c", "echo $HOME *")),
+        (["experiment=e"], "module", ("timeit",)),
+        (["experiment=e", "workload.script=train.py"], "script", ("train.py",)),
+    ],
+)
+def test_the_last_one_to_name_a_program_wins(
+    tmp_path: Path, write: Write, overrides: list[str], kind: str, target: tuple[str, ...]
+) -> None:
+    write("conf/experiment/e.yaml", f"{GLOBAL}workload: {{module: timeit}}\n")
+    made = workload(tmp_path, *overrides)
+    assert (made.kind, made.target) == (kind, target)
+
+
+def test_the_config_that_is_stored_holds_no_secret_and_loses_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "canary")
+    made = spec(tmp_path, "workload.env.TOKEN=${oc.env:A_TOKEN}", "workload.args.lr=1e-5")
+    assert made.workload is not None
+    assert made.workload.env == {"TOKEN": "canary"}
+    assert made.workload.secret_env == {"TOKEN"}
+    assert "canary" not in str(made.config)
+    assert made.config["workload"]["args"] == {"lr": "1e-5"}
+
+
+def test_a_secret_is_known_through_other_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "canary")
+    direct = ("workload.env.TOKEN=${oc.env:A_TOKEN}", "workload.env.PLAIN=1")
+    chain = ("workload.env.B=x-${workload.env.TOKEN}", "workload.env.C=${.B}")
+    made = workload(tmp_path, *direct, *chain)
+    assert made.env["C"] == "x-canary"
+    assert made.secret_env == {"TOKEN", "B", "C"}
+
+
+# Values as written
+
+TRAPS = ["1e-5", "3.10", "010", "0x1F", "12:30:45", "1_000", "yes", "on", "True", "007", "6e-16"]
+TRAPS += ["2024-01-01", "0o17", "-1", "+1", ".5", "1.", "a b", "v6e-16", "1e400", ".nan", "no"]
+
+
+def test_values_arrive_as_written(tmp_path: Path, write: Write) -> None:
+    lines = [f"  k{i}: {text}\n" for i, text in enumerate(TRAPS)]
+    write(
+        "conf/workload/mine.yaml",
+        "".join(["args:\n", *lines, "env:\n", *lines, "command:\n"])
+        + "".join(f"  - {text}\n" for text in ["run", *TRAPS]),
+    )
+    typed = [f"workload.args.t{i}={text}" for i, text in enumerate(TRAPS)]
+    typed += [f"+workload.env.t{i}={text}" for i, text in enumerate(TRAPS)]
+    made = workload(tmp_path, "workload=mine", *typed)
+    named = {f"{kind}{i}": text for kind in "kt" for i, text in enumerate(TRAPS)}
+    assert made.target == ("run", *TRAPS)
+    assert dict(made.args) == named
+    assert made.env == named
+
+
+def test_elements_of_a_typed_command_arrive_as_written(tmp_path: Path) -> None:
+    words = f"workload.command=[run,{','.join(TRAPS)},'x,y',\"it's\"]"
+    assert workload(tmp_path, words).target == ("run", *TRAPS, "x,y", "it's")
+
+
+@pytest.mark.parametrize(
+    ("written", "argument"),
+    [
+        ("'a b'", "a b"),
+        ("\"$HOME * 'x'\"", "$HOME * 'x'"),
+        ("'1e-5'", "1e-5"),
+        ("'a=b#é'", "a=b#é"),
+        ("", ""),
+        ("--flag", "--flag"),
+        ("gs://b/c:d", "gs://b/c:d"),
+    ],
+)
+def test_texts_of_the_command_line(tmp_path: Path, written: str, argument: str) -> None:
+    assert workload(tmp_path, f"workload.args.x={written}").args == (("x", argument),)
+
+
+def test_keys_of_open_maps_are_one_name(tmp_path: Path) -> None:
+    made = workload(tmp_path, "workload.args.model.dim-x=8", "+workload.args.a_b=1", "++name=t")
+    assert made.args == (("model.dim-x", "8"), ("a_b", "1"))
+
+
+def test_null_leaves_out(tmp_path: Path) -> None:
+    made = workload(
+        tmp_path, "workload.args.a=null", "workload.env.A=null", "workload.args.b='null'"
+    )
+    assert (made.args, dict(made.env)) == ((("b", "null"),), {})
+
+
+SCALARS = st.one_of(
+    st.from_regex(r"[-+0-9._:eExXoOb]{1,8}", fullmatch=True),
+    st.sampled_from(TRAPS),
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=12),
+)
+
+
+@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(SCALARS, min_size=1, max_size=20))
+@example(texts=["<<", "=", "!!int 3", "&a 1", "0b1", "1:2", "~", "", "190:20:30.15"])
+def test_any_scalar_of_a_file_arrives_as_written_or_is_refused(
+    tmp_path: Path, write: Write, texts: list[str]
+) -> None:
+    lines = [f"  k{i}: {text}" for i, text in enumerate(texts) if _is_one_plain_scalar(text)]
+    write("conf/workload/mine.yaml", "\n".join(["script: train.py", "args:", *lines, "  end: x"]))
+    match _arguments(tmp_path):
+        case ConfigError(problems=found):
+            assert all(each.where.startswith("conf/workload/mine.yaml:") for each in found)
+        case arrived:
+            expected = {f"k{i}": text.strip(" ") for i, text in enumerate(texts)}
+            assert arrived.items() <= {**expected, "end": "x"}.items()
+
+
+def _arguments(cwd: Path) -> dict[str, str] | ConfigError:
+    try:
+        return dict(workload(cwd, "workload=mine").args)
+    except ConfigError as error:
+        return error
+
+
+def _is_one_plain_scalar(text: str) -> bool:
+    try:
+        node = yaml.compose(f"k: {text}\nz: z", Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return False
+    assert node is not None
+    value = node.value[0][1]
+    plain = isinstance(value, yaml.ScalarNode) and value.style is None
+    return plain and len(node.value) == 2 and value.value == text.strip(" ")
+
+
+def test_merged_and_aliased_values_keep_their_text(tmp_path: Path, write: Write) -> None:
+    write(
+        "conf/workload/mine.yaml",
+        "script: train.py\nenv: &base {A: 1e-5, B: 010}\nargs:\n  <<: *base\n  B: 3.10\n",
+    )
+    assert dict(workload(tmp_path, "workload=mine").args) == {"A": "1e-5", "B": "3.10"}
+
+
+# What is refused
+
+TABLE = [
+    (["cluster=v6e_16"], "cluster", "did you mean v6e-16?"),
+    (["cluster=V6E-16"], "cluster", "did you mean v6e-16?"),
+    (["cluster=v5e-16"], "cluster", "did you mean v5litepod-16?"),
+    (["cluster=v6e-17"], "cluster", "did you mean v6e-16, v6e-32 or v6e-8?"),
+    (["cluster=v5p-64"], "cluster", "use cluster.accelerator_type=v5p-64"),
+    (["cluster=v5e-32"], "cluster", "use cluster.accelerator_type=v5litepod-32"),
+    (["cluster.accelerator_type=v6e_16"], "cluster.accelerator_type", "did you mean v6e-16?"),
+    (["cluster=null"], "cluster.accelerator_type", "give cluster.accelerator_type=…"),
+    (["workload=basik"], "workload", "did you mean basic?"),
+    (["experiment=../../etc/x"], "experiment", ""),
+    (["workload.scrpt=train.py"], "workload.scrpt", "did you mean script?"),
+    (["+clutser.spot=true"], "clutser", "did you mean cluster?"),
+    (["++retry.retires=5"], "retry.retires", "known are"),
+    (["zone=us-east5-b"], "zone", "did you mean cluster.zone?"),
+    (["hydra.swep.dir=x"], "hydra.swep", "did you mean sweep?"),
+    (["+hydra.swep.dir=x"], "hydra.swep", "did you mean sweep?"),
+    (["++hydra.run.dri=x"], "hydra.run.dri", "did you mean dir?"),
+    (["~retry.nope"], "retry.nope", ""),
+    (["~retry.grace"], "retry.grace", ""),
+    (["name=a=b"], "name", "'name=\"a=b\"'"),
+    (["name=#"], "name", "quote it"),
+    (["name=é"], "name", "quote it"),
+    (["workload.args.x=a=b"], "workload.args.x", "'workload.args.x=\"a=b\"'"),
+    (["workload.args.lr=1,2"], "workload.args.lr", "-m"),
+    (["workload.args.x=[1,2]"], "workload.args.x", "quote"),
+    (["workload.args.x={a:1}"], "workload.args.x", "quote"),
+    (["workload.args={a:1e-5}"], "workload.args.a", "quote it"),
+    (["workload.args.x=int(3)"], "workload.args.x", "quote it"),
+    (["workload.args.-x=1"], "workload.args.-x", "letters"),
+    (["workload.args.x=${retry.max_failures}"], "workload.args.x", "quote it"),
+    (["workload.args.x=${oc.env:HOME}"], "workload.args.x", "workload.env"),
+    (["workload.env.A-B=1"], "workload.env.A-B", ""),
+    (["workload.env.'X;touch y'=1"], "workload.env.'X;touch y'", ""),
+    (["workload.env.LAUNCHER_RUN=1"], "workload.env.LAUNCHER_RUN", ""),
+    (["workload.env.RAY_ADDRESS=1"], "workload.env.RAY_ADDRESS", ""),
+    (["workload.env.A='a\0b'"], "workload.env.A", ""),
+    (["workload.env.JAX_PLATFORMS='cpu,tpu'"], "workload.env.JAX_PLATFORMS", "google"),
+    (["name=My_Run"], "name", "name=my-run"),
+    (["name=''"], "name", "name=run"),
+    (["name=010"], "name", "name=run-010"),
+    (["name=5"], "name", 'quote it: "5"'),
+    (["name=x\0"], "name", ""),
+    (["retry.grace=90"], "retry.grace", ""),
+    (["retry.grace='90s\n'"], "retry.grace", ""),
+    (["retry.grace=null"], "retry.grace", ""),
+    (["retry.max_failures=-1"], "retry.max_failures", ""),
+    (["mode.slices=two"], "mode.slices", ""),
+    (["mode.slices='\\\\${x}'"], "mode.slices", ""),
+    (["mode.slices=???"], "mode.slices", "give mode.slices=…"),
+    (["retry=5"], "retry", ""),
+    (["keep.foo=1"], "keep", ""),
+    (["retry.backoff=${nope}"], "retry.backoff", ""),
+    (["retry.backoff=${retry.grace}", "retry.grace=${retry.backoff}"], "retry.grace", ""),
+    (["name=${oc.env:NOT_SET_X}"], "name", "export NOT_SET_X"),
+    (["cluster.capacity=cheap"], "cluster.capacity", ""),
+    (["cluster.zone='a b'"], "cluster.zone", ""),
+    (["cluster.zone=[]"], "cluster.zone", ""),
+    (["cluster.labels.Team=x"], "cluster.labels.Team", ""),
+    (["provider=google"], "provider.project", "GOOGLE_CLOUD_PROJECT"),
+    (
+        ["provider=google", "provider.project=p1", "cluster.accelerator_type=tpu7x-16"],
+        "cluster.accelerator_type",
+        "cluster.runtime_version",
+    ),
+    (
+        ["provider=google", "provider.project=p1", "provider.state_dir=x"],
+        "provider.state_dir",
+        "",
+    ),
+    (["workload=null"], "workload", "workload.script=…"),
+    (["workload.script=train.py", "workload.module=x"], "workload.module", ""),
+    (["workload.script=missing.py"], "workload.script", ""),
+    (["workload.script=folder"], "workload.script", ""),
+    (["workload.script=empty.py"], "workload.script", ""),
+    (["workload.script=../other.py"], "workload.script", "workload.working_dir"),
+    (["workload.working_dir=missing"], "workload.working_dir", ""),
+    (["workload.module=a-b"], "workload.module", ""),
+    (["workload.command=[]"], "workload.command", ""),
+    (["workload.command=['']"], "workload.command", ""),
+    (["workload.command='python x.py'"], "workload.command", ""),
+    (["workload.command=[./train.py]"], "workload.command", "chmod +x"),
+    (["workload.command=[./missing]"], "workload.command", ""),
+    (["workload.command=[a,[b]]"], "workload.command.1", ""),
+    (["workload.requirements=['ray==2.9.0']"], "workload.requirements.0", ""),
+    (["workload.requirements=['not a package!']"], "workload.requirements.0", ""),
+]
+
+
+@pytest.mark.parametrize(("overrides", "key", "hint"), TABLE, ids=[str(row[0]) for row in TABLE])
+def test_one_wrong_thing_is_one_problem(
+    tmp_path: Path,
+    write: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    key: str,
+    hint: str,
+) -> None:
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    write("empty.py", "")
+    write("folder/x.py", "")
+    write("../other.py", "print()")
+    found = problems(tmp_path, *overrides)
+    assert set(found) <= {key, *(["retry.backoff"] if len(overrides) == 2 else [])}
+    assert hint in found[key].hint
+    assert found[key].where
+
+
+@pytest.mark.parametrize("word", ["foo", "-x", "=3", "", "实验"])
+def test_what_is_no_override(tmp_path: Path, word: str) -> None:
+    assert problems(tmp_path, word)["not an override"].where == word
+
+
+FILES = [
+    ("workload:\n  scrpt: x\n", "workload.scrpt", 3, "did you mean script?"),
+    ("clutser: {spot: true}\n", "clutser", 2, "did you mean cluster?"),
+    ("retry:\n\n  grace: 12:30\n", "retry.grace", 4, ""),
+    ("name: 3.10\n", "name", 2, 'quote it: "3.10"'),
+    ("name: ???\n", "name", 2, "give name=…"),
+    ("name: ${nope.x}\n", "name", 2, ""),
+    ("name: ${hydra:job.num}\n", "name", 2, ""),
+    ("workload:\n  env:\n    on: 1\n", "workload.env.True", 3, "quote the key"),
+    ("workload:\n  env:\n    A: [1]\n", "workload.env.A", 4, "quote"),
+    ("workload:\n  script: gone.py\n", "workload.script", 3, ""),
+    ("workload: [1]\n", "", None, ""),
+    ("hydra: {swep: x}\n", "hydra.swep", 2, "did you mean sweep?"),
+    ("defaults:\n  - optioal cluster@c2: v6e-16\n", "defaults", 3, "did you mean optional?"),
+    ("defaults:\n  - override /cluster: v6e_32\n", "cluster", 3, "did you mean v6e-32?"),
+    ("defaults:\n  - override /mode: jax\n  - /cluster: v4-8\n", "", None, "end of"),
+    ("a: [\n", "", 3, ""),
+    ("a: 1\na: 2\n", "", 3, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "line", "hint"), FILES, ids=[row[0] for row in FILES])
+def test_a_wrong_file_is_told_with_its_line(
+    tmp_path: Path, write: Write, text: str, key: str, line: int | None, hint: str
+) -> None:
+    write("conf/experiment/mine.yaml", GLOBAL + text)
+    (found,) = problems(tmp_path, "experiment=mine").values()
+    assert (found.key, hint in found.hint) == (key, True)
+    assert found.where == "conf/experiment/mine.yaml" + (f":{line}" if line else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("# mine\n# @package _global_\nkeep: true\n", 2),
+        ("# yaml-language-server: $schema=x\n\n# @package _global_\nkeep: true\n", 3),
+        ("keep: true\n", 1),
+        ("# @package workload\nkeep: true\n", 1),
+    ],
+)
+def test_the_header_of_an_experiment_comes_first(
+    tmp_path: Path, write: Write, text: str, line: int
+) -> None:
+    write("conf/experiment/mine.yaml", text)
+    found = problems(tmp_path, "experiment=mine")
+    assert any(each.where == f"conf/experiment/mine.yaml:{line}" for each in found.values())
+    assert len(found) == 1
+
+
+def test_a_file_that_ours_hides_is_told(tmp_path: Path, write: Write) -> None:
+    write("conf/cluster/v6e-16.yaml", "accelerator_type: v6e-16\nzone: us-east5-b\n")
+    (found,) = problems(tmp_path, "cluster=v6e-16").values()
+    assert found.where == "conf/cluster/v6e-16.yaml"
+
+
+def test_not_utf8(tmp_path: Path, write: Write) -> None:
+    write("conf/experiment/mine.yaml", "").write_bytes(b"# @package _global_\nname: \xff\n")
+    (found,) = problems(tmp_path, "experiment=mine").values()
+    assert found.where == "conf/experiment/mine.yaml"
+
+
+def test_the_form_that_hydra_takes() -> None:
+    typed = ["cluster=v4-8", "workload.args.lr=1", "+workload.env.A=1", "mode.slices=2", "~name"]
+    expected = ["cluster=v4-8", "++workload.args.lr=1", "++workload.env.A=1", *typed[3:]]
+    assert as_hydra(typed) == expected
+
+
+def test_groups_of_hydra_are_for_hydra_to_judge(tmp_path: Path) -> None:
+    assert spec(tmp_path, "hydra/launcher=basic")
+    assert "no config hydra/launcher/nope" in problems(tmp_path, "hydra/launcher=nope")
+
+
+def test_missing_config_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no config folder"):
+        spec(tmp_path, config_dirs=[Path("nope")])
+
+
+def test_all_problems_at_once_and_soon(tmp_path: Path, write: Write) -> None:
+    write(
+        "conf/experiment/mine.yaml",
+        f"{GLOBAL}workload:\n  scrpt: x\n  checkpoint_dir: ${{nope}}\n"
+        "  env:\n    X: ${oc.env:NOT_SET_X}\n",
+    )
+    spec(tmp_path)  # imports
+    started = time.process_time()
+    found = problems(
+        tmp_path,
+        "experiment=mine",
+        "cluster=v6e_16",
+        "+clutser.spot=true",
+        "mode.slices=???",
+        "name=My_Run",
+        "retry.grace=90",
+        "x=a=b",
+        "workload.script=gone.py",
+        "oops",
+    )
+    assert time.process_time() - started < 1
+    assert set(found) == {
+        *("cluster", "clutser", "mode.slices", "name", "retry.grace", "x", "not an override"),
+        *("workload.scrpt", "workload.checkpoint_dir", "workload.env.X", "workload.script"),
+    }
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "name=${oc.env:A_TOKEN}",
+        "cluster.accelerator_type=${oc.env:A_TOKEN}",
+        "retry.grace=${oc.env:A_TOKEN}",
+        "mode.slices=${oc.env:A_TOKEN}",
+        "mode.slices=${oc.decode:${oc.env:A_TOKEN}}",
+        "workload.script=${oc.env:A_TOKEN}",
+        "workload.working_dir=${oc.env:A_TOKEN}",
+        "workload.command=['${oc.env:A_TOKEN}']",
+        "workload.args.x=${oc.env:A_TOKEN}",
+        "cluster.labels.x=${oc.env:A_TOKEN}",
+        "workload.requirements=['${oc.env:A_TOKEN}']",
+    ],
+)
+def test_no_problem_shows_what_a_variable_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "CANARY ${")
+    found = problems(tmp_path, override)
+    assert "canary" not in " ".join(map(str, found.values())).lower()
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@given(st.one_of(st.text(max_size=20), st.from_regex(r"[a-z.+~]{1,12}=[^\n]{0,12}")))
+def test_no_override_ends_in_a_traceback(tmp_path: Path, override: str) -> None:
+    with suppress(ConfigError):
+        spec(tmp_path, override)
+
+
+def test_the_config_is_the_one_that_hydra_composes(tmp_path: Path, write: Write) -> None:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from launcher.compose import CONF
+
+    write("conf/workload/part.yaml", "env: {A: '1', B: '2'}\ninclude: [a]\n")
+    write("conf/workload/whole.yaml", "defaults: [part]\nmodule: x\nenv: {B: '3'}\ninclude: [b]\n")
+    write(
+        "conf/experiment/e.yaml",
+        f"{GLOBAL}defaults:\n  - /workload@workload: part\n  - _self_\n"
+        "  - override /workload: whole\n  - override /cluster: v4-8\n"
+        "workload: {env: {C: '4'}}\nretry: {grace: 5s}\n",
+    )
+    words = [f"hydra.searchpath=['file://{tmp_path}/conf']", "experiment=e", "mode.slices=2"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        made = spec(tmp_path, *words[1:])  # as in a trial of a multirun
+        expected = OmegaConf.to_container(hydra_compose("config", words))
+    assert made.config == expected
