@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def dispatch(words: list[str]) -> int:
-    from launcher.verbs import VERBS
+    from launcher.verbs import TAKING_NAMES, VERBS, Arguments, find
 
     verb = words.pop(0) if words and words[0] in VERBS else "run"
     if {"-h", "--help"} & set(words):
@@ -54,17 +54,15 @@ def dispatch(words: list[str]) -> int:
         return 0
     if verb == "run" and HYDRA_FLAGS & {word.partition("=")[0] for word in words}:
         return through_hydra(words)
-    from launcher.verbs import Arguments
-
     flags, config_dirs, rest = take_flags(words)
-    named = verb in ("down", "status", "logs", "cancel", "gc")
+    named = verb in TAKING_NAMES
     arguments = Arguments(
         overrides=() if named else rest,
         names=rest if named else (),
         flags=frozenset(flags),
         config_dirs=config_dirs,
     )
-    return VERBS[verb](arguments)
+    return find(verb)(arguments)
 
 
 def take_flags(words: Sequence[str]) -> tuple[list[str], list[Path], list[str]]:
@@ -92,7 +90,8 @@ def through_hydra(words: Sequence[str]) -> int:
     from launcher.compose import CONF, config_folders
     from launcher.config.composition import search_path
     from launcher.config.overrides import as_hydra
-    from launcher.verbs import Arguments, run
+    from launcher.verbs import Arguments
+    from launcher.verbs.run import run
 
     def trial(_: object) -> None:
         code = run(Arguments(overrides=list(HydraConfig.get().overrides.task)))

@@ -16,9 +16,9 @@ from typing import Any
 from launcher import agent, archive, raynode
 from launcher.coordinator import Head
 from launcher.errors import ClusterError
+from launcher.gang import Place
 
 NAMESPACE = "launcher"
-Place = tuple[int, int]  # slice, worker id
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,11 @@ def heads() -> list[Head]:
     return [head for path in paths if (head := find_head(path.stem))]
 
 
-def start_head(head_id: str, choose_address: Callable[[], str]) -> Head:
-    """The head of that id: the one that runs, or a new one, started but not waited for."""
+def start_head(head_id: str, choose_address: Callable[[], str], dashboard: bool) -> Head:
+    """The head of that id: the one that runs, or a new one, started but not waited for.
+
+    Ray's dashboard costs more processor time than many a job: only clusters that stay get one.
+    """
     with registry.lock(f"head-{head_id}", "the head is being started elsewhere", wait=30):
         head = find_head(head_id)
         if head and processes(head):
@@ -84,7 +87,7 @@ def start_head(head_id: str, choose_address: Callable[[], str]) -> Head:
             stop_head(head)
         head = choose(head_id, choose_address)
         registry.write_json(head_path(head_id), asdict(head))
-        spawn(head)
+        spawn(head, dashboard)
     return head
 
 
@@ -100,7 +103,7 @@ def token_of_this_process() -> str | None:
     return used if "ray" in sys.modules else None
 
 
-def spawn(head: Head) -> None:
+def spawn(head: Head, dashboard: bool) -> None:
     Path(head.folder).mkdir(mode=0o700)
     head.token_file.touch(0o600)
     head.token_file.write_text(token_of_this_process() or secrets.token_hex(32))
@@ -110,7 +113,7 @@ def spawn(head: Head) -> None:
         "temp_dir": head.folder,
         "token_file": str(head.token_file),
         "object_store_memory": OBJECT_STORE_BYTES,
-        "dashboard": True,
+        "dashboard": dashboard,
     }
     Path(head.config).write_text(json.dumps(config))
     with head.log.open("wb") as log:

@@ -19,12 +19,9 @@ from typing import Any
 from launcher import cluster, coordinator, registry
 from launcher.coordinator import Head
 from launcher.errors import ConfigError, LauncherError, ProvisioningError
-from launcher.interrupt import Interrupt
-from launcher.plan import Plan
-from launcher.providers import NodeRequest, Provider, head_address, open_provider
-from launcher.record import RunFolder
-from launcher.screen import Screen
-from launcher.spec import ProviderSpec, Spec
+from launcher.gang import Place
+from launcher.providers import NodeRequest, Provider, head_address
+from launcher.session import Session
 
 SHARED_HEAD = "here"  # of everything that is `up` on this machine
 HEAD_SECONDS = 60.0
@@ -32,51 +29,12 @@ DELETE_SECONDS = 600.0
 JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
 
 
-class LazyProvider:
-    """A provider that is opened, in the background, when it is first needed."""
-
-    def __init__(self, spec: ProviderSpec) -> None:
-        self._spec = spec
-        self._pool = ThreadPoolExecutor(1)
-        self._opening: Future[Provider] | None = None
-
-    def open(self) -> Future[Provider]:
-        if self._opening is None:
-            self._opening = self._pool.submit(open_provider, self._spec)
-        return self._opening
-
-    def get(self) -> Provider:
-        return self.open().result()
-
-    def close(self) -> None:
-        if self._opening is not None and self._opening.exception() is None:
-            self._opening.result().close()
-        self._pool.shutdown()
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """One invocation on one run: what is to be done, and where it is written and shown."""
-
-    spec: Spec
-    plan: Plan
-    owner: str
-    folder: RunFolder
-    screen: Screen
-    interrupt: Interrupt
-    provider: LazyProvider
-
-    def tell(self, topic: str, text: str, **fields: Any) -> None:
-        self.screen.phase(topic, text)
-        self.folder.event(topic, text=text, **fields)
-
-
 @dataclass(frozen=True, slots=True)
 class Joined:
     """Hosts that are part of the cluster."""
 
     head: Head
-    hosts: Mapping[cluster.Place, cluster.Host]
+    hosts: Mapping[Place, cluster.Host]
 
 
 @contextlib.contextmanager
@@ -138,7 +96,8 @@ def create(session: Session, *, stays: bool) -> Joined:
     head_id = SHARED_HEAD if stays else session.spec.name
     incarnation = secrets.token_hex(4)
     registry.write_record(session.spec.name, intent(session, head_id, incarnation, stays))
-    head = coordinator.start_head(head_id, lambda: head_address(session.spec.provider.kind))
+    kind = session.spec.provider.kind
+    head = coordinator.start_head(head_id, lambda: head_address(kind), dashboard=stays)
     session.tell("head", f"Ray head at {head.gcs_address}")
     requests = [with_secrets(request, head, incarnation) for request in session.plan.requests]
     abort = threading.Event()
@@ -201,7 +160,7 @@ def create_slice(session: Session, request: NodeRequest, pause: Callable[[float]
 
 def join_new(
     session: Session, head: Head, incarnation: str, creating: Sequence[Future[None]]
-) -> Mapping[cluster.Place, cluster.Host]:
+) -> Mapping[Place, cluster.Host]:
     """Join while the slices are being created; a failure to create one ends the wait at once.
 
     The time to join counts from the moment at which the last slice is READY.
@@ -249,11 +208,11 @@ def join(
     is_late: Callable[[], bool],
     console: Callable[[str, int], str],
     pause: Callable[[float], None],
-) -> Mapping[cluster.Place, cluster.Host]:
+) -> Mapping[Place, cluster.Host]:
     total = session.plan.hosts
-    seen: list[cluster.Place] = []
+    seen: list[Place] = []
 
-    def joined(place: cluster.Place) -> None:
+    def joined(place: Place) -> None:
         seen.append(place)
         session.folder.event("joined", slice=place[0], host=place[1])
         session.screen.wait(f"hosts joining: {len(seen)} of {total}")

@@ -7,9 +7,10 @@
 It stands alone (standard library and Ray), since its text travels to the hosts in their startup
 script. `ray start` would do the same work, but it holds every host back until Ray's dashboard and
 runtime-environment agents have imported themselves (seconds of CPU that no job waits for), and
-the head until the dashboard answers. Here the ports of these agents are published beforehand and
-the agents run at low priority. That takes Ray's `Node` class, which is not a public interface: the
-launcher therefore pins Ray's minor version and installs the very same release on every host.
+the head until the dashboard answers. Here the ports of these agents are published beforehand, and
+the agents rest for the first seconds and run at low priority. That takes Ray's `Node` class, which
+is not a public interface: the launcher therefore pins Ray's minor version and installs the very
+same release on every host.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -34,6 +36,8 @@ PORT_BASE, PORTS_PER_BLOCK = 20_000, 8
 HOST_BLOCKS, HEAD_BLOCKS = 1024, 572
 START_TRIES = 3  # a port that was free may be taken a moment later
 LOW_PRIORITY = 19
+AGENT_REST_SECONDS = 15.0
+AGENT_PROGRAMS = ("dashboard/agent.py", "runtime_env/agent/main.py")
 INCARNATION_LABEL = "launcher/incarnation"  # tells a host from one of the same name before it
 AGENT_PORTS = (
     "metrics_agent_port",
@@ -128,6 +132,8 @@ def ray_environment(token_file: str) -> dict[str, str]:
         # Workers started ahead of need would import Ray once per CPU of every host.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
+        # By default workers, and the user's processes below them, would run at nice 15.
+        "RAY_worker_niceness": "0",
         # A raylet that asks for its object store too early sleeps for a second by default.
         "RAY_raylet_client_connect_timeout_milliseconds": "10",
         "RAY_raylet_client_num_connect_attempts": "1000",
@@ -208,14 +214,33 @@ def children() -> list[Any]:
     return list(psutil.Process().children(recursive=True))
 
 
-def lower_priority_of_agents() -> None:
-    """Renice Ray's own agents, which have just been started, and no worker."""
-    for process in children():
+def rest_agents() -> None:
+    """Let Ray's own agents, which have just been started, wait until the job is on its way.
+
+    Importing themselves they would take the processor from it for seconds. Never the raylet, whose
+    workers would inherit the priority: it has the agents' commands inside one of its arguments,
+    hence the look at whole arguments.
+    """
+    agents = [process for process in children() if is_agent(process)]
+    for agent in agents:
+        agent.suspend()
+        agent.nice(LOW_PRIORITY)
+    alarm = threading.Timer(AGENT_REST_SECONDS, wake, [agents])
+    alarm.daemon = True
+    alarm.start()
+
+
+def is_agent(process: Any) -> bool:
+    try:
+        return any(part.endswith(AGENT_PROGRAMS) for part in process.cmdline())
+    except Exception:  # it has ended meanwhile
+        return False
+
+
+def wake(agents: list[Any]) -> None:
+    for agent in agents:
         with contextlib.suppress(Exception):
-            if any(
-                part.endswith("agent.py") or "agent/main.py" in part for part in process.cmdline()
-            ):
-                process.nice(LOW_PRIORITY)
+            agent.resume()
 
 
 def adopt_orphans() -> None:
@@ -253,7 +278,7 @@ def wait_for_port(address: str, seconds: float) -> None:
 def run_head(config: dict[str, Any]) -> None:
     renew_environment(config["token_file"], {})
     node = start_node(config, head=True)
-    lower_priority_of_agents()
+    rest_agents()
     print(json.dumps({"kind": "ready", "gcs_address": node.gcs_address}), flush=True)
     if config.get("dashboard"):
         start_dashboard(node)
@@ -277,7 +302,7 @@ def run_host(config: dict[str, Any]) -> None:
 
     wait_for_port(config["gcs_address"], config["join_timeout"])
     node = start_host(config)
-    lower_priority_of_agents()
+    rest_agents()
     print(json.dumps({"kind": "ready", "address": address}), flush=True)
     watch(node)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from launcher.fanout import Rank
+from launcher.gang import Rank
 from launcher.registry import write_json, write_whole
 
 

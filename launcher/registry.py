@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from launcher.errors import ClusterError
 
 
@@ -93,11 +91,15 @@ def lock(name: str, what: str, wait: float = 0.0) -> Iterator[None]:
 
 def this_process() -> dict[str, Any]:
     """Names this process beyond the reuse of its pid."""
+    import psutil
+
     return {"pid": os.getpid(), "started": psutil.Process().create_time()}
 
 
 def is_alive(process: Mapping[str, Any] | None) -> bool:
     """Whether a process that `this_process` named is still there."""
+    import psutil
+
     if not process:
         return False
     try:

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from launcher.fanout import Rank
+from launcher.gang import Rank
 
 LONGEST_LINE = 65_536
 # Chatter of libraries, a line per device: kept in the logs, not shown.

@@ -6,42 +6,26 @@ import dataclasses
 import time
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import tenacity
 
 from launcher import archive, fanout, provision
 from launcher.errors import (
-    Interrupted,
     LauncherError,
     PreemptionBudgetSpent,
     WorkloadError,
 )
-from launcher.fanout import Ending, Rank
+from launcher.gang import Ending, Rank
 from launcher.providers import Provider
-from launcher.provision import Joined, Session
+from launcher.provision import Joined
+from launcher.result import Account, report, summarise
+from launcher.session import Session
 from launcher.source import Manifest
 from launcher.verdict import Evidence, Outcome, Verdict, judge
 
 LOST = (Outcome.PREEMPTED, Outcome.HOST_LOST)
 NEWS_SECONDS = 3.0  # how long the API may lag behind a host's death
-
-
-@dataclass(slots=True)
-class Account:
-    """What a run has used up so far."""
-
-    attempts: int = 0
-    preemptions: int = 0
-    failures: int = 0
-    final_step: int | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def charge(self, phase: str, since: float) -> float:
-        now = time.monotonic()
-        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + now - since, 3)
-        return now
 
 
 class Feed:
@@ -200,55 +184,3 @@ def failure_of(verdict: Verdict, account: Account, session: Session) -> Launcher
             f" retry.max_preemptions is {limit}"
         )
     return WorkloadError(verdict.summary, verdict.code)
-
-
-STATUS: Mapping[type[LauncherError], str] = {
-    WorkloadError: "failed",
-    PreemptionBudgetSpent: "preempted",
-    Interrupted: "cancelled",
-}
-
-
-def summarise(
-    session: Session, account: Account, verdict: Verdict | None, error: LauncherError | None
-) -> dict[str, Any]:
-    cause = verdict.cause if verdict else None
-    hours = account.seconds["total"] / 3600
-    emulated = session.spec.provider.kind == "local"
-    rate = 0.0 if emulated else session.plan.cost_per_hour_usd
-    return {
-        "name": session.spec.name,
-        "status": STATUS.get(type(error), "error") if error else "succeeded",
-        "exit_code": error.exit_code if error else 0,
-        "workload_exit_code": verdict.code if verdict else None,
-        "first_failure": {
-            "rank": str(cause.rank),
-            "slice": cause.rank.slice,
-            "host": cause.rank.host,
-            "reason": cause.reason,
-            "log": str(session.folder.log_path(cause.rank)),
-        }
-        if cause
-        else None,
-        "message": str(error) if error else "",
-        "attempts": account.attempts,
-        "preemptions": account.preemptions,
-        "failures": account.failures,
-        "resumed_from": [],
-        "final_step": account.final_step,
-        "seconds": account.seconds,
-        "goodput": round(account.seconds.get("run", 0.0) / max(account.seconds["total"], 1e-9), 4),
-        "cost_usd": round(rate * hours, 4) if rate is not None else None,
-    }
-
-
-def report(session: Session, result: Mapping[str, Any], error: LauncherError | None) -> None:
-    seconds = result["seconds"]
-    if error is None:
-        session.tell("done", f"succeeded in {seconds['total']:.1f} s; {session.folder.path}")
-        return
-    failure = result["first_failure"]
-    log = f"\n                   log: {failure['log']}" if failure else ""
-    session.tell(
-        result["status"], f"{error}{log}\n                   all of it: {session.folder.path}"
-    )

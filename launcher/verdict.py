@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launcher.fanout import Ending
+from launcher.gang import Ending
 
 
 class Outcome(enum.StrEnum):

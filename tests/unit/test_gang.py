@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher import fanout
-from launcher.fanout import Ending, Gang, Rank
+from launcher import gang
+from launcher.gang import Ending, Gang, Rank
 
 AGENT = """
 import json, sys, threading
@@ -50,8 +50,7 @@ class Hosts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.gang = Gang("127.0.0.9", dict.fromkeys(PLACES), [Rank(*p) for p in PLACES])  # type: ignore[arg-type]
-        self.gang.heard = dict.fromkeys(PLACES, time.monotonic())
+        self.gang = Gang("127.0.0.9", PLACES, [Rank(*p) for p in PLACES])
         self.agents: list[subprocess.Popen[bytes]] = []
         self.feed = Feed()
 
@@ -196,5 +195,5 @@ def test_foreign_variables_do_not_reach_a_process(hosts: Hosts) -> None:
 @pytest.mark.parametrize("code", [0, 3, -9])
 def test_endings_are_described(code: int) -> None:
     assert (
-        fanout.describe(code) == {0: "exit code 0", 3: "exit code 3", -9: "killed by SIGKILL"}[code]
+        gang.describe(code) == {0: "exit code 0", 3: "exit code 3", -9: "killed by SIGKILL"}[code]
     )

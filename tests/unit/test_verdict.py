@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from launcher.fanout import Ending, Rank
+from launcher.gang import Ending, Rank
 from launcher.verdict import Evidence, Outcome, judge
 
 READY = {0: "READY", 1: "READY"}

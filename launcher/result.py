@@ -1,0 +1,79 @@
+"""What a run comes to: `result.json`, and the last words on screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.errors import Interrupted, LauncherError, PreemptionBudgetSpent, WorkloadError
+from launcher.session import Session
+from launcher.verdict import Verdict
+
+STATUS: Mapping[type[LauncherError], str] = {
+    WorkloadError: "failed",
+    PreemptionBudgetSpent: "preempted",
+    Interrupted: "cancelled",
+}
+
+
+@dataclass(slots=True)
+class Account:
+    """What a run has used up so far."""
+
+    attempts: int = 0
+    preemptions: int = 0
+    failures: int = 0
+    final_step: int | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def charge(self, phase: str, since: float) -> float:
+        now = time.monotonic()
+        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + now - since, 3)
+        return now
+
+
+def summarise(
+    session: Session, account: Account, verdict: Verdict | None, error: LauncherError | None
+) -> dict[str, Any]:
+    cause = verdict.cause if verdict else None
+    hours = account.seconds["total"] / 3600
+    emulated = session.spec.provider.kind == "local"
+    rate = 0.0 if emulated else session.plan.cost_per_hour_usd
+    return {
+        "name": session.spec.name,
+        "status": STATUS.get(type(error), "error") if error else "succeeded",
+        "exit_code": error.exit_code if error else 0,
+        "workload_exit_code": verdict.code if verdict else None,
+        "first_failure": {
+            "rank": str(cause.rank),
+            "slice": cause.rank.slice,
+            "host": cause.rank.host,
+            "reason": cause.reason,
+            "log": str(session.folder.log_path(cause.rank)),
+        }
+        if cause
+        else None,
+        "message": str(error) if error else "",
+        "attempts": account.attempts,
+        "preemptions": account.preemptions,
+        "failures": account.failures,
+        "resumed_from": [],
+        "final_step": account.final_step,
+        "seconds": account.seconds,
+        "goodput": round(account.seconds.get("run", 0.0) / max(account.seconds["total"], 1e-9), 4),
+        "cost_usd": round(rate * hours, 4) if rate is not None else None,
+    }
+
+
+def report(session: Session, result: Mapping[str, Any], error: LauncherError | None) -> None:
+    seconds = result["seconds"]
+    if error is None:
+        session.tell("done", f"succeeded in {seconds['total']:.1f} s; {session.folder.path}")
+        return
+    failure = result["first_failure"]
+    log = f"\n                   log: {failure['log']}" if failure else ""
+    session.tell(
+        result["status"], f"{error}{log}\n                   all of it: {session.folder.path}"
+    )

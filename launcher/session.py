@@ -1,0 +1,53 @@
+"""One invocation on one run: what is to be done, and where it is written and shown."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.interrupt import Interrupt
+from launcher.plan import Plan
+from launcher.providers import Provider, open_provider
+from launcher.record import RunFolder
+from launcher.screen import Screen
+from launcher.spec import ProviderSpec, Spec
+
+
+class LazyProvider:
+    """A provider that is opened, in the background, when it is first needed."""
+
+    def __init__(self, spec: ProviderSpec) -> None:
+        self._spec = spec
+        self._pool = ThreadPoolExecutor(1)
+        self._opening: Future[Provider] | None = None
+
+    def open(self) -> Future[Provider]:
+        if self._opening is None:
+            self._opening = self._pool.submit(open_provider, self._spec)
+        return self._opening
+
+    def get(self) -> Provider:
+        return self.open().result()
+
+    def close(self) -> None:
+        if self._opening is not None and self._opening.exception() is None:
+            self._opening.result().close()
+        self._pool.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One invocation on one run: what is to be done, and where it is written and shown."""
+
+    spec: Spec
+    plan: Plan
+    owner: str
+    folder: RunFolder
+    screen: Screen
+    interrupt: Interrupt
+    provider: LazyProvider
+
+    def tell(self, topic: str, text: str, **fields: Any) -> None:
+        self.screen.phase(topic, text)
+        self.folder.event(topic, text=text, **fields)
