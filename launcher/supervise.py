@@ -80,7 +80,7 @@ def attempts(session: Session, manifest: Manifest, account: Account) -> Verdict:
     again = tenacity.Retrying(
         retry=tenacity.retry_if_result(lambda verdict: verdict.outcome is not Outcome.SUCCEEDED),
         stop=is_spent,
-        wait=tenacity.wait_exponential_jitter(initial=retry.backoff, max=60 * retry.backoff),
+        wait=tenacity.wait_exponential_jitter(multiplier=retry.backoff, max=60 * retry.backoff),
         sleep=session.interrupt.pause,
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
     )

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -137,5 +137,6 @@ def _end(nodes: Sequence[subprocess.Popen[bytes]]) -> None:
             process = psutil.Process(node.pid)
             doomed += [process, *process.children(recursive=True)]
     for process in doomed:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(doomed, timeout=10)

@@ -69,7 +69,7 @@ class GoogleProvider:
         """Raises ProvisioningError with the server's own words, or naming a foreign owner."""
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Retry),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=10),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=10),
             stop=tenacity.stop_after_delay(timeout),
             sleep=pause,
             reraise=True,
@@ -200,7 +200,7 @@ class GoogleProvider:
         """An idempotent call, tried again for a minute while the service is away."""
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TRANSIENT),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=5),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=5),
             stop=tenacity.stop_after_delay(CALL_SECONDS),
             reraise=True,
         )
