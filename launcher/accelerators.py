@@ -52,18 +52,9 @@ class Accelerator:
     zones: tuple[str, ...]
 
     @property
-    def cores_per_chip(self) -> int:
-        return self.cores // self.chips
-
-    @property
     def jax_devices_per_host(self) -> int:
         """Length of `jax.local_devices()` on one host."""
         return self.chips_per_host * (2 if self.generation in _TWO_DEVICES_A_CHIP else 1)
-
-    @property
-    def jax_devices(self) -> int:
-        """`jax.device_count()` on the whole slice."""
-        return self.jax_devices_per_host * self.hosts
 
     @property
     def chips_per_host_bounds(self) -> str:

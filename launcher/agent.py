@@ -37,8 +37,9 @@ HEARTBEAT_SECONDS = 1.0
 METRICS_POLL_SECONDS = 0.1
 OUTPUT_CHUNK = 65_536
 LAST_OUTPUT_SECONDS = 1.0  # how long a pipe held open by a grandchild is waited for
-PORTS = range(20_000, 32_768)  # above Ray's default worker ports, below the ephemeral range
+PORTS = range(12_000, 20_000)  # below those that `raynode` gives to Ray's own processes
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+KILL_SECONDS = 10.0
 # Set by Ray, by the image or by an earlier tenant; never meant for the user's process.
 FOREIGN_PREFIXES = ("RAY_", "TPU_", "MEGASCALE_", "LAUNCHER_")
 
@@ -50,7 +51,7 @@ class Agent:
         adopt_orphans()
         environment = json.loads(os.environ["LAUNCHER_HOST_ENVIRONMENT"])
         self.environment = clean_environment(environment)
-        self.gang: Gang | None = None
+        self.mine: HostProcesses | None = None
         self.incoming: BinaryIO | None = None
 
     def hello(self) -> dict[str, Any]:
@@ -84,25 +85,26 @@ class Agent:
 
     def prepare(self, digest: str) -> dict[str, Any]:
         """End what an earlier attempt left here; give a port that is free now."""
-        if self.gang is not None:
-            self.gang.stop(grace=0)
+        if self.mine is not None:
+            self.mine.stop(grace=0)
         return {"port": free_port(), "code": self.has_code(digest)}
 
     def start(self, order: dict[str, Any]) -> None:
         """Start the processes of `order` (see `fanout.order`) and report to its `callback`."""
-        self.gang = Gang(order, self._code(order["code"]), self.environment)
+        self.mine = HostProcesses(order, self._code(order["code"]), self.environment)
 
     def _code(self, digest: str) -> Path:
         return Path.home() / ".launcher" / "code" / digest
 
 
-class Gang:
+class HostProcesses:
     """The processes of one attempt on this host."""
 
     def __init__(self, order: dict[str, Any], code: Path, environment: dict[str, str]) -> None:
         self.link = Link(order["callback"], order["key"], order["host"])
         self.folder = Path.home() / ".launcher" / "attempts" / order["key"]
         self.folder.mkdir(parents=True)
+        self.grace = float(order["grace"])
         self.ending = threading.Lock()
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.followers: list[threading.Thread] = []
@@ -170,9 +172,11 @@ class Gang:
                     )
 
     def _follow_orders(self) -> None:
+        """Obey until the supervisor hangs up or dies; then nobody is left to run for."""
         for order in self.link.orders():
             if order["kind"] == "stop":
                 self.stop(order["grace"])
+        self.stop(self.grace)
 
     def stop(self, grace: float) -> None:
         """SIGTERM to every process group; after `grace` seconds SIGKILL to all descendants."""
@@ -268,7 +272,10 @@ def adopt_orphans() -> None:
 
 def end_descendants(leaders: list[int]) -> None:
     """SIGKILL everything below this agent until nothing is left but zombies of `leaders`."""
-    while found := [p for p in psutil.Process().children(recursive=True) if not ended(p)]:
+    deadline = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < deadline and (
+        found := [p for p in psutil.Process().children(recursive=True) if not ended(p)]
+    ):
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -16,7 +16,7 @@ from typing import Any
 from launcher import agent, archive, raynode
 from launcher.coordinator import Head
 from launcher.errors import ClusterError
-from launcher.gang import Place
+from launcher.member import Place
 
 NAMESPACE = "launcher"
 
@@ -80,17 +80,18 @@ def gather(
     """
     import ray
 
-    answers = {
-        ask(node, worker, incarnation).hello.remote(): (index, worker)
+    agents = {
+        (index, worker): ask(node, worker, incarnation)
         for index, node in enumerate(slices)
         for worker in range(hosts_per_slice)
     }
+    answers = {handle.hello.remote(): place for place, handle in agents.items()}
     hosts: dict[Place, Host] = {}
     while waiting := [answer for answer, place in answers.items() if place not in hosts]:
         ready, _ = ray.wait(waiting, num_returns=1, timeout=0.1)
         for answer in ready:
             place = answers[answer]
-            hosts[place] = to_host(place, answer, ask(slices[place[0]], place[1], incarnation))
+            hosts[place] = to_host(place, answer, agents[place])
             joined(place)
         if not ready and is_late():
             raise ClusterError(missing(slices, {answers[x] for x in waiting}, console))

@@ -73,6 +73,17 @@ def compose(
     )
 
 
+def sets_sweeper(overrides: Sequence[str], config_dirs: Sequence[Path], cwd: Path) -> bool:
+    """Whether a file or an override has Hydra's sweeper set keys by itself.
+
+    Raises ConfigError if the files cannot be composed.
+    """
+    folders = Folders(config_folders(cwd, config_dirs), cwd)
+    composed, _problems = compose_files(parse(overrides, folders)[0], folders)
+    chosen = any(override.startswith("hydra/sweeper") for override in overrides)
+    return chosen or composed.origins.get(("hydra", "sweeper", "params")) is not None
+
+
 def _examine(
     composed: Composed, folders: Folders, require_workload: bool
 ) -> tuple[Draft, list[Problem]]:

@@ -79,7 +79,7 @@ def start_head(head_id: str, choose_address: Callable[[], str], dashboard: bool)
 
     Ray's dashboard costs more processor time than many a job: only clusters that stay get one.
     """
-    with registry.lock(f"head-{head_id}", "the head is being started elsewhere", wait=30):
+    with head_lock(head_id):
         head = find_head(head_id)
         if head and processes(head):
             return head
@@ -154,14 +154,29 @@ def is_part(process: psutil.Process, head: Head) -> bool:
     return any(head.folder in argument for argument in process.info["cmdline"] or [])
 
 
+def release_head(head_id: str, is_needed: Callable[[], bool]) -> None:
+    """Stop the head unless another run on record needs it; nobody can begin to meanwhile."""
+    with head_lock(head_id):
+        head = find_head(head_id)
+        if head and not is_needed():
+            stop_head(head)
+
+
+def head_lock(head_id: str) -> contextlib.AbstractContextManager[None]:
+    return registry.lock(f"head-{head_id}", f"the Ray head {head_id} is busy", wait=30)
+
+
 def stop_head(head: Head) -> None:
     """End the head and all it started, remove its folder, and forget it."""
     deadline = time.monotonic() + STOP_SECONDS
     for leader in [p for p in processes(head) if head.config in p.info["cmdline"]]:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             leader.terminate()
             leader.wait(max(0.0, deadline - time.monotonic()))
+    deadline = time.monotonic() + STOP_SECONDS
     while left := processes(head):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"processes of the Ray head survive: {[p.pid for p in left]}")
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

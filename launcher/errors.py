@@ -3,6 +3,7 @@
     LauncherError                 1    a fault of ours
     ├── ConfigError               2    the configuration is wrong; lists every problem
     ├── ProvisioningError         3    no slices: stockout, quota, permission, deadline
+    │   └── SliceLost             3    … or lost again before its hosts could be used
     ├── ClusterError              4    hosts did not join, versions differ, dependencies
     ├── WorkloadError             5    the user's program failed
     ├── PreemptionBudgetSpent     6    preempted more often than retry.max_preemptions
@@ -58,6 +59,10 @@ class ProvisioningError(LauncherError):
     """The provider could not give, or could not remove, the slices."""
 
     exit_code = 3
+
+
+class SliceLost(ProvisioningError):
+    """A slice was preempted or deleted before its hosts could be used; another may be had."""
 
 
 class ClusterError(LauncherError):

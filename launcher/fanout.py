@@ -12,10 +12,20 @@ from typing import Any
 
 from launcher.cluster import Host
 from launcher.errors import ClusterError
-from launcher.gang import Ending, Gang, Place, Rank, Sink
+from launcher.gang import Gang, Sink
+from launcher.member import Ending, Member, Place
 from launcher.plan import Process
 
-START_SECONDS = 60.0
+ANSWER_SECONDS = 60.0  # to prepare, to start, or to take a piece of the code
+
+
+class HostsLost(ClusterError):
+    """Hosts died, or no longer answer, while an attempt was being started."""
+
+    def __init__(self, places: Sequence[Place], reason: str) -> None:
+        self.places = places
+        names = ", ".join(f"s{s} h{h}" for s, h in places)
+        super().__init__(f"lost {names} while starting: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,66 +48,76 @@ def run(
 ) -> list[Ending]:
     """Run one attempt to its end. The endings are complete: one for each process.
 
-    Whatever happens, `Interrupted` included, no process is left when this returns or raises.
+    Whatever happens, `Interrupted` included, every living host has ended its processes, or is
+    among the endings as lost, when this returns or raises. Raises HostsLost before the start.
     """
-    ranks = [rank_of(process, processes) for process in processes]
-    gang = Gang(address, hosts, ranks)
+    members = [member_of(process, processes) for process in processes]
+    gang = Gang(address, hosts, members)
     endings: list[Ending] = []
     try:
-        start(hosts, make_orders(gang, hosts, processes, attempt))
+        orders = make_orders(gang, hosts, processes, attempt)
+        gang.ordered = True
+        ask(hosts, lambda host: host.agent.start.remote(orders[host.place]))
         gang.await_links()
         endings += gang.follow(sink, pause)
     finally:
-        left = set(ranks) - {ending.rank for ending in endings}
+        left = set(members) - {ending.member for ending in endings}
         endings += gang.stop(sink, attempt.grace, left)
         gang.close()
     return endings
 
 
-def start(hosts: Mapping[Place, Host], orders: Mapping[Place, dict[str, Any]]) -> None:
+def ask(hosts: Mapping[Place, Host], call: Callable[[Host], Any]) -> dict[Place, Any]:
+    """Each host's answer to a call of its agent, all made at once. Raises HostsLost."""
     import ray
 
-    calls = [hosts[place].agent.start.remote(order) for place, order in orders.items()]
-    ray.get(calls, timeout=START_SECONDS)
+    calls = {call(host): place for place, host in hosts.items()}
+    ready, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_SECONDS)
+    answers, lost, reason = {}, [calls[x] for x in late], f"no answer within {ANSWER_SECONDS:g} s"
+    for answer in ready:
+        try:
+            answers[calls[answer]] = ray.get(answer)
+        except ray.exceptions.RayActorError as error:
+            lost.append(calls[answer])
+            reason = str(error).splitlines()[0]
+    if lost:
+        raise HostsLost(sorted(lost), reason)
+    return answers
 
 
 def ship(hosts: Mapping[Place, Host], digest: str, chunks: Callable[[], Iterable[bytes]]) -> None:
     """Put the code on every host that has not got it. `chunks` gives the archive anew each time."""
     import ray
 
-    has = ray.get([host.agent.has_code.remote(digest) for host in hosts.values()])
-    targets = [host.agent for host, there in zip(hosts.values(), has, strict=True) if not there]
+    has = ask(hosts, lambda host: host.agent.has_code.remote(digest))
+    targets = {place: host for place, host in hosts.items() if not has[place]}
     if not targets:
         return
-    pending: Any = None
-    for pending, following in pairs(chunks()):
-        chunk = ray.put(pending)
-        ray.get([agent.receive_code.remote(digest, chunk, following is None) for agent in targets])
+    for piece, is_last in pieces(chunks()):
+        chunk = ray.put(piece)
+        ask(targets, lambda host: host.agent.receive_code.remote(digest, chunk, is_last))  # noqa: B023
 
 
-def pairs(items: Iterable[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
-    """Each item with the one after it; None after the last."""
-    iterator = iter(items)
+def pieces(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each chunk, and whether it is the last one."""
+    iterator = iter(chunks)
     current = next(iterator, b"")
     for following in iterator:
-        yield current, following
+        yield current, False
         current = following
-    yield current, None
+    yield current, True
 
 
-def rank_of(process: Process, processes: Sequence[Process]) -> Rank:
+def member_of(process: Process, processes: Sequence[Process]) -> Member:
     single = sum(other.place == process.place for other in processes) == 1
-    return Rank(process.slice, process.host, process.index, single)
+    return Member(process.slice, process.host, process.index, single)
 
 
 def make_orders(
     gang: Gang, hosts: Mapping[Place, Host], processes: Sequence[Process], attempt: Attempt
 ) -> dict[Place, dict[str, Any]]:
     """What each agent is to start: the plan's processes with this attempt's rendezvous."""
-    import ray
-
-    calls = {place: host.agent.prepare.remote(attempt.code) for place, host in hosts.items()}
-    prepared = dict(zip(calls, ray.get(list(calls.values()), timeout=START_SECONDS), strict=True))
+    prepared = ask(hosts, lambda host: host.agent.prepare.remote(attempt.code))
     if bare := [place for place, answer in prepared.items() if not answer["code"]]:
         raise ClusterError(f"the code did not reach {', '.join(f's{s} h{h}' for s, h in bare)}")
     meeting = rendezvous(hosts, prepared[min(hosts)]["port"])
@@ -107,6 +127,7 @@ def make_orders(
             "key": gang.key,
             "host": list(place),
             "code": attempt.code,
+            "grace": attempt.grace,
             "processes": [
                 {
                     "process": process.index,
@@ -127,17 +148,15 @@ def rendezvous(hosts: Mapping[Place, Host], port: int) -> dict[Place, dict[str, 
     The MEGASCALE_* keys are always set, empty for one slice: JAX asks a metadata server for those
     that are absent.
     """
-    slices = sorted({slice_ for slice_, _ in hosts})
-    many = len(slices) > 1
-    first = hosts[min(hosts)].address
+    many = len({slice_ for slice_, _ in hosts}) > 1
     return {
         (slice_, worker): {
             "TPU_WORKER_HOSTNAMES": ",".join(
-                h.address for h in hosts.values() if h.slice == slice_
+                host.address for host in hosts.values() if host.slice == slice_
             ),
             "JAX_COORDINATOR_PORT": str(port),
-            "MEGASCALE_COORDINATOR_ADDRESS": first if many else "",
-            "MEGASCALE_NUM_SLICES": str(len(slices)) if many else "",
+            "MEGASCALE_COORDINATOR_ADDRESS": hosts[min(hosts)].address if many else "",
+            "MEGASCALE_NUM_SLICES": str(len({s for s, _ in hosts})) if many else "",
             "MEGASCALE_SLICE_ID": str(slice_) if many else "",
         }
         for slice_, worker in hosts

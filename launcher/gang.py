@@ -6,73 +6,61 @@ connection breaks when a host dies; a host that freezes falls silent. Both end t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hmac
 import json
+import math
 import queue
 import secrets
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
 from launcher.errors import ClusterError
+from launcher.member import Ending, Member, Place, describe
 
 SILENCE_SECONDS = 30.0  # an agent sends a heartbeat every second
 CONNECT_SECONDS = 60.0
 KILL_SECONDS = 15.0  # beyond the grace, for SIGKILL to be confirmed
-Place = tuple[int, int]  # slice, worker id
+# Frames that wait to be handled; beyond that the connection slows the writer down.
+BACKLOG = 256
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class Rank:
-    """A process by its place; prints as on every output line."""
-
-    slice: int
-    host: int
-    index: int = 0
-    single: bool = field(default=True, compare=False)  # the only process of its host
-
-    def __str__(self) -> str:
-        return f"s{self.slice} h{self.host}" + ("" if self.single else f" p{self.index}")
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a process ended: its exit code, or minus the signal; None when its host was lost."""
-
-    rank: Rank
-    code: int | None
-    reason: str
-    time: float
-    collateral: bool = False
+Frame = tuple[Place, dict[str, Any], bytes]
 
 
 class Sink(Protocol):
     """Where a gang's events go, as they happen."""
 
-    def output(self, rank: Rank, chunk: bytes) -> None: ...
+    def output(self, member: Member, chunk: bytes) -> None: ...
 
-    def metrics(self, rank: Rank, line: str) -> None: ...
+    def metrics(self, member: Member, line: str) -> None: ...
 
     def ended(self, ending: Ending) -> None: ...
 
 
 class Gang:
-    """A running attempt, as a context manager that leaves no process behind."""
+    """The supervisor's side of a running attempt. `close` lets go of every connection."""
 
-    def __init__(self, address: str, hosts: Collection[Place], ranks: Sequence[Rank]) -> None:
+    def __init__(
+        self,
+        address: str,
+        hosts: Collection[Place],
+        members: Sequence[Member],
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
         self.hosts = hosts
-        self.ranks = ranks
+        self.members = {(m.place, m.index): m for m in members}
         self.key = secrets.token_hex(16)
         self.server = socket.create_server((address, 0), backlog=len(hosts) + 8)
-        self.events: queue.Queue[tuple[Place, dict[str, Any], bytes]] = queue.Queue()
+        self.frames: queue.Queue[Frame] = queue.Queue(BACKLOG)
         self.links: dict[Place, socket.socket] = {}
         self.heard: dict[Place, float] = {}
+        self.silence = silence
         self.gone: set[Place] = set()
+        self.ordered = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -90,20 +78,21 @@ class Gang:
 
     def _read(self, link: socket.socket) -> None:
         """Turn one agent's frames into events; a stranger without the key is hung up on."""
-        with link, link.makefile("rb") as frames:
-            hello = read_frame(frames)
+        with link, link.makefile("rb") as stream:
+            hello = read_frame(stream)
             if not hello or not hmac.compare_digest(str(hello[0].get("key")), self.key):
                 return
             place = (hello[0]["host"][0], hello[0]["host"][1])
             self.links[place] = link
-            while frame := read_frame(frames):
-                self.events.put((place, *frame))
-        self.events.put((place, {"kind": "lost", "time": time.time()}, b""))
+            while frame := read_frame(stream):
+                self.heard[place] = math.inf  # it is not silent while we are slow to take its frame
+                self.frames.put((place, *frame))
+                self.heard[place] = time.monotonic()
+        self.frames.put((place, {"kind": "lost", "time": time.time()}, b""))
 
-    def await_links(self) -> None:
+    def await_links(self, seconds: float = CONNECT_SECONDS) -> None:
         """Until every agent has connected, so that an order to stop reaches all of them."""
-        self.heard = dict.fromkeys(self.hosts, time.monotonic())
-        deadline = time.monotonic() + CONNECT_SECONDS
+        deadline = time.monotonic() + seconds
         while absent := set(self.hosts) - self.links.keys():
             if time.monotonic() > deadline:
                 places = ", ".join(f"s{s} h{h}" for s, h in sorted(absent))
@@ -113,10 +102,10 @@ class Gang:
     def follow(self, sink: Sink, pause: Callable[[float], None]) -> list[Ending]:
         """Every ending, in the order of their arrival, up to the first failure or the last end."""
         endings: list[Ending] = []
-        open_ranks = set(self.ranks)
-        while open_ranks:
-            for ending in self._next(sink, open_ranks):
-                open_ranks.discard(ending.rank)
+        running = set(self.members.values())
+        while running:
+            for ending in self._next(sink, running):
+                running.discard(ending.member)
                 endings.append(ending)
                 sink.ended(ending)
             if any(ending.code != 0 for ending in endings):
@@ -124,29 +113,39 @@ class Gang:
             pause(0)
         return endings
 
-    def stop(self, sink: Sink, grace: float, left: Iterable[Rank]) -> list[Ending]:
-        """End what still runs; return only when every living host has confirmed it.
+    def stop(self, sink: Sink, grace: float, left: Iterable[Member]) -> list[Ending]:
+        """End what still runs; wait until every living host has confirmed it.
 
-        What ends after this moment is collateral: it says nothing of the cause.
+        What ends after this moment is collateral: it says nothing of the cause. A host that does
+        not confirm in time counts as lost.
         """
         stopped_at = time.time()
         endings: list[Ending] = []
-        open_ranks = set(left)
+        running = set(left)
+        if self.ordered:
+            with contextlib.suppress(ClusterError):
+                self.await_links(seconds=2)
         for place in set(self.hosts) - self.gone:
             self._order(place, {"kind": "stop", "grace": grace})
         deadline = time.monotonic() + grace + KILL_SECONDS
         while set(self.hosts) - self.gone and time.monotonic() < deadline:
-            for ending in self._next(sink, open_ranks):
-                open_ranks.discard(ending.rank)
-                late = ending.time > stopped_at
-                endings.append(dataclasses.replace(ending, collateral=late))
-                sink.ended(endings[-1])
+            endings += self._next(sink, running - {ending.member for ending in endings})
+        silent = running - {ending.member for ending in endings}
+        endings += [Ending(m, None, "its host did not confirm", time.time()) for m in silent]
+        endings = [dataclasses.replace(e, collateral=e.time > stopped_at) for e in endings]
+        for ending in endings:
+            sink.ended(ending)
         return endings
 
     def close(self) -> None:
-        self.server.close()
-        for link in self.links.values():
+        """End the threads and connections of this gang."""
+        for link in (self.server, *self.links.values()):
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
             link.close()
+        with contextlib.suppress(queue.Empty):  # a reader may be waiting for room
+            while True:
+                self.frames.get_nowait()
 
     def _order(self, place: Place, order: dict[str, Any]) -> None:
         try:
@@ -154,62 +153,47 @@ class Gang:
         except (KeyError, OSError):
             self.gone.add(place)
 
-    def _next(self, sink: Sink, open_ranks: set[Rank]) -> Iterator[Ending]:
-        """Handle the next event, or the silence of a host; yield the endings that it means."""
-        try:
-            place, frame, payload = self.events.get(timeout=0.1)
-        except queue.Empty:
-            yield from self._silent(open_ranks)
-            return
-        self.heard[place] = time.monotonic()
-        rank = next(
-            (
-                r
-                for r in self.ranks
-                if (r.slice, r.host) == place and r.index == frame.get("process", r.index)
-            ),
-            None,
-        )
+    def _next(self, sink: Sink, running: set[Member]) -> Iterator[Ending]:
+        """Handle the next frame, if there is one soon; yield the endings that come of it."""
+        with contextlib.suppress(queue.Empty):
+            yield from self._handle(sink, running, *self.frames.get(timeout=0.1))
+        for place in self._silent():
+            yield from self._lose(place, f"its host was silent for {self.silence:.0f} s", running)
+
+    def _handle(
+        self, sink: Sink, running: set[Member], place: Place, frame: dict[str, Any], payload: bytes
+    ) -> Iterator[Ending]:
+        member = self.members.get((place, frame.get("process", 0)))
         match frame["kind"]:
-            case "output" if rank:
-                sink.output(rank, payload)
-            case "metrics" if rank:
-                sink.metrics(rank, frame["line"])
-            case "exit" if rank:
-                yield Ending(rank, frame["code"], describe(frame["code"]), frame["time"])
+            case "output" if member:
+                sink.output(member, payload)
+            case "metrics" if member:
+                sink.metrics(member, frame["line"])
+            case "exit" if member:
+                yield Ending(member, frame["code"], describe(frame["code"]), frame["time"])
             case "gone":
                 self.gone.add(place)
-            case "lost":
-                yield from self._lose(place, "the host's connection broke", open_ranks)
+            case "lost" if place not in self.gone:
+                yield from self._lose(place, "its host's connection broke", running)
 
-    def _silent(self, open_ranks: set[Rank]) -> Iterator[Ending]:
-        now = time.monotonic()
-        for place, last in self.heard.items():
-            if now - last > SILENCE_SECONDS and place not in self.gone:
-                yield from self._lose(
-                    place, f"the host was silent for {now - last:.0f} s", open_ranks
-                )
+    def _silent(self) -> list[Place]:
+        limit = time.monotonic() - self.silence
+        return [p for p, heard in self.heard.items() if heard < limit and p not in self.gone]
 
-    def _lose(self, place: Place, reason: str, open_ranks: set[Rank]) -> Iterator[Ending]:
+    def _lose(self, place: Place, reason: str, running: set[Member]) -> Iterator[Ending]:
         self.gone.add(place)
-        for rank in sorted(open_ranks):
-            if (rank.slice, rank.host) == place:
-                yield Ending(rank, None, reason, time.time())
+        for member in sorted(running):
+            if member.place == place:
+                yield Ending(member, None, reason, time.time())
 
 
-def read_frame(frames: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
     """The next frame and its payload; None at the end or when the other side speaks otherwise."""
     try:
-        line = frames.readline(2**20)
+        line = stream.readline(2**20)
         frame = json.loads(line) if line else None
         if not isinstance(frame, dict):
             return None
-        return frame, frames.read(frame.get("size", 0))
+        return frame, stream.read(frame.get("size", 0))
     except (OSError, ValueError):
         return None
-
-
-def describe(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    return f"killed by {signal.Signals(-code).name}"

@@ -1,14 +1,13 @@
 """Ctrl-C, SIGTERM and SIGHUP, turned into one orderly stop.
 
-Signal handlers only set a flag. Every wait of the launcher goes through `pause`, which raises
-`Interrupted` once the flag is set, so that clean-up is never torn apart in the middle.
+Signal handlers only set a flag. Long waits go through `pause`, which raises `Interrupted` once the
+flag is set, so that clean-up is never torn apart in the middle. A second signal leaves at once.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -16,36 +15,40 @@ from types import FrameType
 from launcher.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEFT_AT_ONCE = b"\nlauncher: left at once; delete what remains: python -m launcher gc --yes\n"
 
 
 class Interrupt:
     """The flag, and the waits that heed it."""
 
-    def __init__(self) -> None:
+    def __init__(self, announce: Callable[[str], None]) -> None:
         self._event = threading.Event()
-        self._reason = ""
-        self.advice = "python -m launcher gc --yes"
-        self.on_first: Callable[[str], None] = lambda _: None
+        self._signal = ""
+        self._announce = announce
+        self._announced = threading.Lock()  # taken once, by whoever sees the flag first
 
     def install(self) -> None:
         for number in SIGNALS:
             signal.signal(number, self._handle)
 
+    def uninstall(self) -> None:
+        """Back to Python's own handlers, or the system's where Python has none."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
         if self._event.is_set():
-            print(
-                f"\nlauncher: left at once; delete what remains with: {self.advice}",
-                file=sys.stderr,
-            )
+            os.write(2, LEFT_AT_ONCE)
             os._exit(Interrupted.exit_code)
-        self._reason = name
+        self._signal = signal.Signals(number).name
         self._event.set()
-        self.on_first(name)
 
     def check(self) -> None:
         if self._event.is_set():
-            raise Interrupted(f"stopped by {self._reason}")
+            if self._announced.acquire(blocking=False):
+                self._announce(self._signal)
+            raise Interrupted(f"stopped by {self._signal}")
 
     def pause(self, seconds: float) -> None:
         """Sleep; raises Interrupted as soon as the user wants to stop."""

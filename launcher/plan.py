@@ -11,13 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from launcher.accelerators import Accelerator
-from launcher.providers import NodeRequest
 from launcher.spec import Spec
 from launcher.startup import host_config, startup_script
 
 LABEL_RUN, LABEL_OWNER, LABEL_SLICE = "launcher-run", "launcher-owner", "launcher-slice"
 AT_RUN_TIME = "<known when the coordinator is up>"
 PRICES = Path(__file__).with_name("prices.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequest:
+    """One literal CreateNode call: `body` is a `google.cloud.tpu.v2.Node` in field names."""
+
+    parent: str
+    node_id: str
+    body: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.parent}/nodes/{self.node_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +96,12 @@ def node_id(name: str, index: int) -> str:
 
 def node_request(spec: Spec, index: int, owner: str, project: str) -> NodeRequest:
     cluster = spec.cluster
-    requirements = spec.workload.requirements if spec.workload else ()
+    requirements = (*spec.mode.requirements, *(spec.workload.requirements if spec.workload else ()))
     config = host_config(
         cluster.accelerator.chips_per_host,
         cluster.join_timeout,
         requirements,
-        ".".join(platform.python_version_tuple()[:2]),
+        platform.python_version(),
     )
     labels = {LABEL_RUN: spec.name, LABEL_OWNER: owner, LABEL_SLICE: str(index)}
     body: dict[str, Any] = {

@@ -18,15 +18,17 @@ from typing import Any
 
 from launcher import cluster, coordinator, registry
 from launcher.coordinator import Head
-from launcher.errors import ConfigError, LauncherError, ProvisioningError
-from launcher.gang import Place
-from launcher.providers import NodeRequest, Provider, head_address
+from launcher.errors import ConfigError, Interrupted, LauncherError, ProvisioningError, SliceLost
+from launcher.member import Place
+from launcher.plan import NodeRequest
+from launcher.providers import KINDS, NodeState, Provider
 from launcher.session import Session
 
-SHARED_HEAD = "here"  # of everything that is `up` on this machine
+SHARED_HEAD = "shared"  # of everything that is `up` on this machine
 HEAD_SECONDS = 60.0
 DELETE_SECONDS = 600.0
 JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
+LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,46 +44,58 @@ def acquired(session: Session, *, stays: bool) -> Iterator[Joined]:
     """Slices and cluster for the time of the block; afterwards both are gone, unless `stays`.
 
     A failure or an interrupt takes them away too. A run whose slices were `up` before leaves them.
+    Raises ConfigError, and touches nothing, when something else is up under this name.
     """
     record = registry.record(session.spec.name)
-    was_up = bool(record and record.get("stays"))
+    if record:
+        require_same(session, record)
+    stays = stays or bool(record and record["stays"])
+    was_up = bool(record and record["stays"])
     try:
-        joined = adopt(session, record) if record else None
-        joined = joined or create(session, stays=stays or was_up)
+        joined = adopt(session, record, stays) if record else None
+        joined = joined or create(session, stays=stays)
         yield joined
     except BaseException:
         if not was_up:
-            session.screen.wait("")
             release(session)
         raise
     cluster.disconnect()
-    if not (stays or was_up):
+    if not stays:
         release(session)
 
 
-def adopt(session: Session, record: Mapping[str, Any]) -> Joined | None:
-    """The hosts that are up under this name, or None when they must be made anew.
-
-    Raises ConfigError when what is up is of another kind.
-    """
-    wanted = [request.body["accelerator_type"] for request in session.plan.requests]
-    if record["accelerator_types"] != wanted:
+def require_same(session: Session, record: Mapping[str, Any]) -> None:
+    """What is up under a name is adopted or removed only by a run of the same nodes."""
+    name, wanted = session.spec.name, intent(session, "", "", stays=False)
+    keys = ("accelerator_types", "nodes", "provider")
+    if other := [key for key in keys if record[key] != wanted[key]]:
         raise ConfigError(
-            f"{session.spec.name} is up as {', '.join(record['accelerator_types'])}, not as"
-            f" {', '.join(wanted)}: choose another name=, or"
-            f" `python -m launcher down {session.spec.name}`"
+            f"{name} is up with other {', '.join(other)}"
+            f" ({record[other[0]]}, not {wanted[other[0]]}):"
+            f" choose another name=, or `python -m launcher down {name}` first"
         )
+
+
+def adopt(session: Session, record: Mapping[str, Any], stays: bool) -> Joined | None:
+    """The hosts that are up under this name, or None when they must be made anew."""
     head = coordinator.find_head(record["head"])
     if head is None or not coordinator.processes(head):
         return None
+    renewed = {"supervisor": registry.this_process(), "folder": str(session.folder.path)}
+    registry.write_record(session.spec.name, {**record, **renewed, "stays": stays})
+    late = Deadline(JOIN_AGAIN_SECONDS)
     try:
-        late = Deadline(JOIN_AGAIN_SECONDS)
-        pause = session.interrupt.pause
         hosts = join(
-            session, head, record["incarnation"], lambda: late.passed, lambda *_: "", pause
+            session,
+            head,
+            record["incarnation"],
+            lambda: late.passed,
+            lambda *_: "",
+            session.interrupt.pause,
         )
+    except Interrupted:
+        raise
     except LauncherError as error:
-        session.interrupt.check()
         session.tell("adopt", f"not usable as it is, made anew: {str(error).splitlines()[0]}")
         cluster.disconnect()
         return None
@@ -91,13 +105,12 @@ def adopt(session: Session, record: Mapping[str, Any]) -> Joined | None:
 
 def create(session: Session, *, stays: bool) -> Joined:
     """Everything new; leftovers of the same name are removed first."""
-    if registry.record(session.spec.name):
-        release(session)
-    head_id = SHARED_HEAD if stays else session.spec.name
+    remove(session)
+    head_id = SHARED_HEAD if stays else f"run-{session.spec.name}"
     incarnation = secrets.token_hex(4)
     registry.write_record(session.spec.name, intent(session, head_id, incarnation, stays))
-    kind = session.spec.provider.kind
-    head = coordinator.start_head(head_id, lambda: head_address(kind), dashboard=stays)
+    choose_address = KINDS[session.spec.provider.kind].head_address
+    head = coordinator.start_head(head_id, choose_address, dashboard=stays)
     session.tell("head", f"Ray head at {head.gcs_address}")
     requests = [with_secrets(request, head, incarnation) for request in session.plan.requests]
     abort = threading.Event()
@@ -133,6 +146,7 @@ def intent(session: Session, head_id: str, incarnation: str, stays: bool) -> dic
             "project": provider.project,
             "options": {k: v for k, v in provider.options.items() if k != "rules"},
         },
+        "requested": False,  # whether a create call may have been made
         "supervisor": registry.this_process(),
         "created": time.time(),
         "cost_per_hour_usd": session.plan.cost_per_hour_usd,
@@ -152,10 +166,11 @@ def with_secrets(request: NodeRequest, head: Head, incarnation: str) -> NodeRequ
 
 def create_slice(session: Session, request: NodeRequest, pause: Callable[[float], None]) -> None:
     provider = session.provider.get()
-    session.interrupt.check()
-    session.folder.event("creating", node=request.name, endpoint=provider.endpoint)
+    pause(0)
+    registry.update(session.spec.name, requested=True)
+    session.folder.event("provisioning", node=request.name, endpoint=provider.endpoint)
     node = provider.create(request, session.spec.cluster.provision_timeout, pause)
-    session.tell("slice", f"{request.node_id} is READY on {provider.title}", node=node.name)
+    session.tell("ready", f"{request.node_id} is READY on {provider.title}", node=node.name)
 
 
 def join_new(
@@ -166,12 +181,16 @@ def join_new(
     The time to join counts from the moment at which the last slice is READY.
     """
     clock = Deadline(session.spec.cluster.join_timeout)
+    look = Deadline(LOOK_SECONDS)
 
     def check(seconds: float) -> None:
         session.interrupt.pause(seconds)
         for future in creating:
             if future.done():
                 future.result()
+        if look.passed and all(future.done() for future in creating):
+            look.restart()
+            require_alive(session)
 
     def is_late() -> bool:
         if not all(future.done() for future in creating):
@@ -182,8 +201,18 @@ def join_new(
         name = next(r.name for r in session.plan.requests if r.node_id == node)
         return session.provider.get().console(name, worker)
 
+    session.screen.wait("Ray head starting")
     coordinator.wait_for_head(head, HEAD_SECONDS, check)
     return join(session, head, incarnation, is_late, console, check)
+
+
+def require_alive(session: Session) -> None:
+    """Raises SliceLost if a node was lost while its hosts were joining."""
+    for request in session.plan.requests:
+        node = session.provider.get().get(request.name)
+        if node is None or node.state is not NodeState.READY:
+            state = node.raw_state if node else "GONE"
+            raise SliceLost(f"{request.node_id} is {state} before its hosts have joined")
 
 
 class Deadline:
@@ -229,30 +258,37 @@ def join(
 
 
 def release(session: Session) -> None:
-    """Delete the slices, stop the head, forget the run; say so, and what could not be done."""
-    started = time.monotonic()
+    """Take everything away and say so. A clean-up that fails does not hide how the run ended."""
+    name, started = session.spec.name, time.monotonic()
+    session.screen.wait(f"deleting {name}")
+    try:
+        remove(session)
+    except LauncherError as error:
+        session.tell("left", f"{error}; try again with `python -m launcher gc --yes`")
+    else:
+        seconds = round(time.monotonic() - started, 3)
+        session.tell("released", f"nothing is left of {name}", seconds=seconds)
+    session.screen.wait("")
+
+
+def remove(session: Session) -> None:
     cluster.disconnect()
-    record = registry.record(session.spec.name)
-    if record is not None:
-        take_down(record, session.provider.get())
-    session.tell(
-        "released", f"nothing is left of {session.spec.name}", seconds=time.monotonic() - started
-    )
+    if record := registry.record(session.spec.name):
+        take_down(record, session.provider.get)
 
 
-def take_down(record: Mapping[str, Any], provider: Provider) -> None:
+def take_down(record: Mapping[str, Any], provider: Callable[[], Provider]) -> None:
     """Remove all that a record names. The record is dropped only when everything is gone.
 
     Raises ProvisioningError if a node could not be deleted; the record stays for the next try.
     """
     with ThreadPoolExecutor(8) as pool:
-        deletions = [pool.submit(provider.delete, n, DELETE_SECONDS) for n in record["nodes"]]
-        head = coordinator.find_head(record["head"])
-        if head and not needed_by_others(record):
-            coordinator.stop_head(head)
+        nodes = record["nodes"] if record["requested"] else []
+        deletions = [pool.submit(lambda n: provider().delete(n, DELETE_SECONDS), n) for n in nodes]
+        coordinator.release_head(record["head"], lambda: needed_by_others(record))
     errors = [error for deletion in deletions if (error := deletion.exception())]
     if errors:
-        raise ProvisioningError("; ".join(map(str, errors)))
+        raise ProvisioningError("; ".join(dict.fromkeys(map(str, errors))))
     registry.forget(record["name"])
 
 

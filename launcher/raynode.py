@@ -20,6 +20,7 @@ import ctypes
 import importlib.metadata
 import json
 import os
+import platform
 import random
 import shutil
 import signal
@@ -83,7 +84,7 @@ def tpu_environment() -> dict[str, str]:
 def mismatches(config: dict[str, Any]) -> list[str]:
     """Why this interpreter cannot join: other Python, other Ray, a requirement that is absent."""
     problems = []
-    python = ".".join(map(str, sys.version_info[:2]))
+    python = platform.python_version()
     if python != config["python"]:
         problems.append(f"Python {python} in place of {config['python']}")
     for name, wanted in config["packages"].items():

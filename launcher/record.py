@@ -7,28 +7,31 @@ attempts go on counting, and the events are appended.
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from launcher.gang import Rank
+from launcher.member import Member
 from launcher.registry import write_json, write_whole
 
 
 class RunFolder:
-    """Writes a run's folder. `clock` gives seconds; `elapsed` in the events starts at zero."""
+    """Writes a run's folder; `elapsed` in the events counts seconds from its opening."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
-        self.sequence = count_lines(path / "events.jsonl")
-        self.attempt = next_attempt(path)
+        earlier = read_lines(path / "events.jsonl")
+        self.sequence = len(earlier)
+        self.attempt = 1 + max((e["attempt"] for e in earlier if "attempt" in e), default=-1)
+        self._lock = threading.Lock()  # slices are created by threads
         self._events = (path / "events.jsonl").open("a", encoding="utf-8")
         self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._logs: dict[Rank, IO[bytes]] = {}
+        self._logs: dict[Member, IO[bytes]] = {}
 
     def __enter__(self) -> RunFolder:
         return self
@@ -48,6 +51,10 @@ class RunFolder:
     def elapsed(self) -> float:
         return round(time.monotonic() - self.started, 3)
 
+    def begin(self) -> None:
+        """A result of an earlier run of this name is no longer the result."""
+        (self.path / "result.json").unlink(missing_ok=True)
+
     def write(self, name: str, value: Any) -> None:
         write_json(self.path / name, value)
 
@@ -55,10 +62,11 @@ class RunFolder:
         write_whole(self.path / name, text)
 
     def event(self, kind: str, **fields: Any) -> None:
-        line = {"seq": self.sequence, "elapsed": self.elapsed, "kind": kind, **fields}
-        self.sequence += 1
-        self._events.write(json.dumps(line, default=str) + "\n")
-        self._events.flush()
+        with self._lock:
+            line = {"seq": self.sequence, "elapsed": self.elapsed, "kind": kind, **fields}
+            self.sequence += 1
+            self._events.write(json.dumps(line, default=str) + "\n")
+            self._events.flush()
 
     def metrics(self, line: str) -> dict[str, Any] | None:
         """Keep a metrics line of the workload with its attempt; None when it is no JSON object."""
@@ -73,15 +81,15 @@ class RunFolder:
         self._metrics.flush()
         return value
 
-    def output(self, rank: Rank, chunk: bytes) -> None:
-        """Append to the rank's complete log, byte for byte."""
-        if rank not in self._logs:
-            self.log_path(rank).parent.mkdir(parents=True, exist_ok=True)
-            self._logs[rank] = self.log_path(rank).open("ab", buffering=0)
-        self._logs[rank].write(chunk)
+    def output(self, member: Member, chunk: bytes) -> None:
+        """Append to the member's complete log, byte for byte."""
+        if member not in self._logs:
+            self.log_path(member).parent.mkdir(parents=True, exist_ok=True)
+            self._logs[member] = self.log_path(member).open("ab", buffering=0)
+        self._logs[member].write(chunk)
 
-    def log_path(self, rank: Rank) -> Path:
-        name = str(rank).replace(" ", "-")
+    def log_path(self, member: Member) -> Path:
+        name = str(member).replace(" ", "-")
         return self.path / "logs" / f"attempt-{self.attempt}" / f"{name}.log"
 
     def next(self) -> None:
@@ -92,21 +100,29 @@ class RunFolder:
         self.attempt += 1
 
 
-def next_attempt(path: Path) -> int:
-    numbers = [int(p.name.rpartition("-")[2]) for p in (path / "logs").glob("attempt-*")]
-    return max(numbers, default=-1) + 1
-
-
-def count_lines(path: Path) -> int:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a JSON-lines file; a line being written is left for later."""
     try:
-        with path.open("rb") as file:
-            return sum(1 for _ in file)
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return 0
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def read_result(path: Path) -> Mapping[str, Any] | None:
-    try:
-        return dict(json.loads((path / "result.json").read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
-        return None
+# What a run is doing once an event of that kind has happened.
+PHASES: Mapping[str, str] = {
+    "plan": "starting",
+    "head": "starting",
+    "provisioning": "provisioning",
+    "ready": "joining",
+    "joined": "joining",
+    "cluster": "staging",
+    "adopted": "staging",
+    "started": "running",
+    "died": "stopping",
+    "verdict": "releasing",
+}
+
+
+def phase(events: Sequence[Mapping[str, Any]]) -> str:
+    return next((PHASES[e["kind"]] for e in reversed(events) if e["kind"] in PHASES), "starting")

@@ -11,12 +11,15 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import ClusterError
+from launcher.errors import ConfigError
+
+_updating = threading.Lock()  # slices are created by threads
 
 
 def home() -> Path:
@@ -64,6 +67,12 @@ def write_record(name: str, value: Mapping[str, Any]) -> None:
     write_json(run_path(name), value)
 
 
+def update(name: str, **fields: Any) -> None:
+    """Change fields of a record; only the process that holds the run's lock may."""
+    with _updating:
+        write_record(name, {**(record(name) or {}), **fields})
+
+
 def forget(name: str) -> None:
     run_path(name).unlink(missing_ok=True)
 
@@ -72,7 +81,7 @@ def forget(name: str) -> None:
 def lock(name: str, what: str, wait: float = 0.0) -> Iterator[None]:
     """Hold a lock that the kernel releases when this process dies.
 
-    Raises ClusterError when another process holds it after `wait` seconds; `what` says who.
+    Raises ConfigError when another process holds it after `wait` seconds; `what` says who.
     """
     path = home() / "locks" / name
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,7 +93,7 @@ def lock(name: str, what: str, wait: float = 0.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise ClusterError(what) from None
+                    raise ConfigError(what) from None
                 time.sleep(0.05)
         yield
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.errors import Interrupted, LauncherError, PreemptionBudgetSpent, WorkloadError
+from launcher.providers import KINDS
 from launcher.session import Session
 from launcher.verdict import Verdict
 
@@ -39,19 +40,19 @@ def summarise(
 ) -> dict[str, Any]:
     cause = verdict.cause if verdict else None
     hours = account.seconds["total"] / 3600
-    emulated = session.spec.provider.kind == "local"
-    rate = 0.0 if emulated else session.plan.cost_per_hour_usd
+    billed = KINDS[session.spec.provider.kind].billed
+    rate = session.plan.cost_per_hour_usd if billed else 0.0
     return {
         "name": session.spec.name,
         "status": STATUS.get(type(error), "error") if error else "succeeded",
         "exit_code": error.exit_code if error else 0,
         "workload_exit_code": verdict.code if verdict else None,
         "first_failure": {
-            "rank": str(cause.rank),
-            "slice": cause.rank.slice,
-            "host": cause.rank.host,
+            "member": str(cause.member),
+            "slice": cause.member.slice,
+            "host": cause.member.host,
             "reason": cause.reason,
-            "log": str(session.folder.log_path(cause.rank)),
+            "log": str(session.folder.log_path(cause.member)),
         }
         if cause
         else None,
@@ -59,10 +60,10 @@ def summarise(
         "attempts": account.attempts,
         "preemptions": account.preemptions,
         "failures": account.failures,
-        "resumed_from": [],
+        "resumed_from": [] if account.attempts <= 1 else None,  # not known yet
         "final_step": account.final_step,
         "seconds": account.seconds,
-        "goodput": round(account.seconds.get("run", 0.0) / max(account.seconds["total"], 1e-9), 4),
+        "goodput": None,  # not known yet: it takes the steps that were lost
         "cost_usd": round(rate * hours, 4) if rate is not None else None,
     }
 

@@ -13,11 +13,11 @@ import threading
 import time
 from typing import Any
 
-from launcher.gang import Rank
+from launcher.member import Member
 
 LONGEST_LINE = 65_536
 # Chatter of libraries, a line per device: kept in the logs, not shown.
-CHATTER = (b"[Gloo] Rank ",)
+CHATTER = (b"[Gloo] Member ",)
 
 
 class Screen:
@@ -26,10 +26,11 @@ class Screen:
     def __init__(self, started: float | None = None) -> None:
         self.started = time.monotonic() if started is None else started
         self.lock = threading.Lock()
-        self.partial: dict[Rank, bytes] = {}
+        self.partial: dict[Member, bytes] = {}
         self.console = rich_console() if sys.stderr.isatty() else None
         self.colour = self.console is not None and sys.stdout.isatty()
         self.status: Any = None
+        self.subject = ""
 
     def phase(self, topic: str, text: str) -> None:
         """A fact: what has been done."""
@@ -44,8 +45,12 @@ class Screen:
                 self.console.print(text, markup=False, highlight=False)
 
     def wait(self, text: str) -> None:
-        """What is being waited for; empty when nothing is. Shown on a terminal only."""
+        """What is being waited for; empty when nothing is. Through a pipe a line when it is new."""
+        subject = text.partition(":")[0]
         if self.console is None:
+            if subject and subject != self.subject:
+                self.phase("wait", text)
+            self.subject = subject
             return
         with self.lock:
             if self.status is not None:
@@ -55,29 +60,28 @@ class Screen:
                 self.status = self.console.status(f"[dim]{text}[/]", spinner="dots")
                 self.status.start()
 
-    def output(self, rank: Rank, chunk: bytes) -> None:
+    def output(self, member: Member, chunk: bytes) -> None:
         """Print the whole lines among what a process wrote, each behind its place."""
-        *lines, rest = (self.partial.get(rank, b"") + chunk).replace(b"\r\n", b"\n").split(b"\n")
+        *lines, rest = (self.partial.get(member, b"") + chunk).replace(b"\r\n", b"\n").split(b"\n")
         if len(rest) > LONGEST_LINE:
             lines, rest = [*lines, rest], b""
-        self.partial[rank] = rest
-        self._print(rank, lines)
+        self.partial[member] = rest
+        self._print(member, lines)
 
     def finish(self) -> None:
         """Print last lines that lack a newline."""
-        for rank, rest in self.partial.items():
+        for member, rest in self.partial.items():
             if rest:
-                self._print(rank, [rest])
+                self._print(member, [rest])
         self.partial.clear()
-        self.wait("")
 
-    def _print(self, rank: Rank, lines: list[bytes]) -> None:
+    def _print(self, member: Member, lines: list[bytes]) -> None:
         lines = [line for line in lines if not line.startswith(CHATTER)]
         if not lines:
             return
-        prefix = f"[{rank}] "
+        prefix = f"[{member}] "
         if self.colour:
-            colour = 31 + (rank.slice * 64 + rank.host) % 6
+            colour = 31 + (member.slice * 64 + member.host) % 6
             prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
         text = "".join(f"{prefix}{line.decode(errors='replace')}\n" for line in lines)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,15 @@ from launcher.spec import ProviderSpec, Spec
 class LazyProvider:
     """A provider that is opened, in the background, when it is first needed."""
 
-    def __init__(self, spec: ProviderSpec) -> None:
+    def __init__(self, spec: ProviderSpec, nodes: Sequence[str] = ()) -> None:
         self._spec = spec
+        self._nodes = nodes
         self._pool = ThreadPoolExecutor(1)
         self._opening: Future[Provider] | None = None
 
     def open(self) -> Future[Provider]:
         if self._opening is None:
-            self._opening = self._pool.submit(open_provider, self._spec)
+            self._opening = self._pool.submit(open_provider, self._spec, self._nodes)
         return self._opening
 
     def get(self) -> Provider:

@@ -20,7 +20,7 @@ class Cluster:
 
     accelerator: Accelerator
     runtime_version: str
-    zones: tuple[str, ...]  # in order of preference, never empty
+    zones: tuple[str, ...]  # one, for now
     coordinator: str  # "here"
     capacity: str  # on-demand | spot | preemptible | reserved
     labels: Mapping[str, str]
@@ -36,6 +36,7 @@ class Mode:
     framework: str  # jax
     processes: str  # one a host: host
     slices: int
+    requirements: tuple[str, ...]  # Python packages of the framework, for every host
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,11 @@ class ProviderSpec:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a run is started again, and how long it may stand still."""
+    """How often a run is started again."""
 
     max_preemptions: int
     max_failures: int
-    same_step_limit: int
     backoff: float
-    hang_timeout: float | None  # without progress; None: for ever
     grace: float  # from SIGTERM to SIGKILL
 
 

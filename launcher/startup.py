@@ -61,7 +61,10 @@ def startup_script(config: Mapping[str, Any], requirements: Sequence[str]) -> st
 def host_config(
     chips_per_host: int, join_timeout: float, requirements: Sequence[str], python: str
 ) -> dict[str, Any]:
-    """What a host must have to join: `python` is a `3.x`; packages map to a version or None."""
+    """What a host must have to join.
+
+    `python` is the coordinator's version, patch digit included; packages map to a version or None.
+    """
     wanted = {package_name(line): exact_version(line) for line in requirements}
     return {
         "python": python,

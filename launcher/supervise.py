@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import traceback
 from collections.abc import Iterable, Mapping
@@ -14,18 +15,22 @@ from launcher import archive, fanout, provision
 from launcher.errors import (
     LauncherError,
     PreemptionBudgetSpent,
+    SliceLost,
     WorkloadError,
 )
-from launcher.gang import Ending, Rank
-from launcher.providers import Provider
+from launcher.member import Ending, Member
+from launcher.providers import KINDS, Provider
 from launcher.provision import Joined
 from launcher.result import Account, report, summarise
 from launcher.session import Session
 from launcher.source import Manifest
 from launcher.verdict import Evidence, Outcome, Verdict, judge
 
+STEP_EVENT_SECONDS = 1.0  # every step is in metrics.jsonl; events tell where the run stands
 LOST = (Outcome.PREEMPTED, Outcome.HOST_LOST)
 NEWS_SECONDS = 3.0  # how long the API may lag behind a host's death
+# A lost host, or a process that a host took down with it: SIGTERM, SIGKILL, SIGHUP.
+SUSPICIOUS = (None, -15, 143, -9, 137, -1, 129)
 
 
 class Feed:
@@ -34,19 +39,23 @@ class Feed:
     def __init__(self, session: Session, account: Account) -> None:
         self.session = session
         self.account = account
+        self.told = -math.inf  # when the last step was made an event
 
-    def output(self, rank: Rank, chunk: bytes) -> None:
-        self.session.folder.output(rank, chunk)
-        self.session.screen.output(rank, chunk)
+    def output(self, member: Member, chunk: bytes) -> None:
+        self.session.folder.output(member, chunk)
+        self.session.screen.output(member, chunk)
 
-    def metrics(self, rank: Rank, line: str) -> None:
+    def metrics(self, member: Member, line: str) -> None:
         value = self.session.folder.metrics(line)
         step = value.get("step") if value else None
-        if isinstance(step, int):
+        if isinstance(step, int) and step != self.account.final_step:
             self.account.final_step = step
+            if time.monotonic() - self.told > STEP_EVENT_SECONDS:
+                self.told = time.monotonic()
+                self.session.folder.event("step", step=step)
 
     def ended(self, ending: Ending) -> None:
-        fields = dataclasses.asdict(ending) | {"rank": str(ending.rank)}
+        fields = dataclasses.asdict(ending) | {"member": str(ending.member)}
         self.session.folder.event("died" if ending.code else "ended", **fields)
 
 
@@ -62,10 +71,10 @@ def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
     except Exception as raised:
         traceback.print_exc()
         verdict, error = None, LauncherError(f"a fault of launcher: {raised!r}; please report it")
+    session.screen.finish()
     account.charge("total", started)
     result = summarise(session, account, verdict, error)
     session.folder.write("result.json", result)
-    session.screen.finish()
     report(session, result, error)
     return result
 
@@ -93,35 +102,41 @@ def one_attempt(session: Session, manifest: Manifest, account: Account) -> Verdi
         session.folder.next()
     account.attempts += 1
     mark = time.monotonic()
-    with provision.acquired(session, stays=session.spec.keep) as joined:
-        mark = account.charge("acquire", mark)
-        code = archive.digest(manifest)
-        fanout.ship(joined.hosts, code, lambda: archive.pack(manifest))
-        mark = account.charge("stage", mark)
-        endings = run_gang(session, joined, code, account)
-        mark = account.charge("run", mark)
-        verdict = judge(gather_evidence(session, endings))
-        write_verdict(session, verdict, endings)
+    try:
+        with provision.acquired(session, stays=session.spec.keep) as joined:
+            mark = account.charge("acquire", mark)
+            evidence = gather_evidence(session, run_gang(session, joined, manifest, account))
+            mark = account.charge("run", mark)
+            verdict = judge(evidence)
+            write_verdict(session, verdict, evidence)
+    except SliceLost as lost:
+        verdict = Verdict(Outcome.PREEMPTED, str(lost))
+        write_verdict(session, verdict, Evidence([], {}))
     account.charge("release", mark)
+    session.screen.finish()
     account.preemptions += verdict.outcome in LOST
     account.failures += verdict.outcome is Outcome.WORKLOAD_FAILED
     return verdict
 
 
-def run_gang(session: Session, joined: Joined, code: str, account: Account) -> list[Ending]:
-    number = session.folder.attempt
-    session.tell(
-        "start", f"attempt {number}: {len(session.plan.processes)} processes", attempt=number
-    )
-    attempt = fanout.Attempt(number, code, attempt_env(session, number), session.spec.retry.grace)
-    return fanout.run(
-        joined.head.address,
-        joined.hosts,
-        session.plan.processes,
-        attempt,
-        Feed(session, account),
-        session.interrupt.pause,
-    )
+def run_gang(
+    session: Session, joined: Joined, manifest: Manifest, account: Account
+) -> list[Ending]:
+    """Ship the code and run; hosts that are lost on the way are endings as well."""
+    number, processes = session.folder.attempt, session.plan.processes
+    code = archive.digest(manifest)
+    env, grace = attempt_env(session, number), session.spec.retry.grace
+    attempt = fanout.Attempt(number, code, env, grace)
+    feed, pause = Feed(session, account), session.interrupt.pause
+    try:
+        session.screen.wait("shipping the code")
+        fanout.ship(joined.hosts, code, lambda: archive.pack(manifest))
+        session.screen.wait("")
+        session.tell("started", f"attempt {number}: {len(processes)} processes", attempt=number)
+        return fanout.run(joined.head.address, joined.hosts, processes, attempt, feed, pause)
+    except fanout.HostsLost as lost:
+        members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]
+        return [Ending(member, None, str(lost), time.time()) for member in members]
 
 
 def attempt_env(session: Session, number: int) -> dict[str, str]:
@@ -139,7 +154,7 @@ def checkpoint_dir(session: Session) -> str | None:
     assert session.spec.workload is not None
     if named := session.spec.workload.checkpoint_dir:
         return named
-    if session.spec.provider.kind == "local":
+    if KINDS[session.spec.provider.kind].shares_disk:
         return str(session.folder.path / "checkpoints")
     return None
 
@@ -152,7 +167,7 @@ def gather_evidence(session: Session, endings: list[Ending]) -> Evidence:
     deadline = time.monotonic() + NEWS_SECONDS
     while True:
         states = node_states(provider, (request.name for request in session.plan.requests))
-        suspicious = any(e.code is None and not e.collateral for e in endings)
+        suspicious = any(e.code in SUSPICIOUS and not e.collateral for e in endings)
         all_ready = all(state == "READY" for state in states.values())
         if not (suspicious and all_ready) or time.monotonic() > deadline:
             break
@@ -165,13 +180,17 @@ def node_states(provider: Provider, names: Iterable[str]) -> dict[int, str]:
     return {i: node.raw_state if node else "GONE" for i, node in enumerate(found)}
 
 
-def write_verdict(session: Session, verdict: Verdict, endings: list[Ending]) -> None:
+def write_verdict(session: Session, verdict: Verdict, evidence: Evidence) -> None:
+    """The judgement together with all that it was made of."""
     session.folder.event("verdict", outcome=verdict.outcome, summary=verdict.summary)
-    content = {"outcome": verdict.outcome, "summary": verdict.summary, "code": verdict.code}
-    rows = [dataclasses.asdict(e) | {"rank": str(e.rank)} for e in endings]
-    session.folder.write(
-        f"verdicts/attempt-{session.folder.attempt}.json", content | {"endings": rows}
-    )
+    content = {
+        "outcome": verdict.outcome,
+        "summary": verdict.summary,
+        "code": verdict.code,
+        "node_states": evidence.node_states,
+        "endings": [dataclasses.asdict(e) | {"member": str(e.member)} for e in evidence.endings],
+    }
+    session.folder.write(f"verdicts/attempt-{session.folder.attempt}.json", content)
 
 
 def failure_of(verdict: Verdict, account: Account, session: Session) -> LauncherError | None:
@@ -180,7 +199,7 @@ def failure_of(verdict: Verdict, account: Account, session: Session) -> Launcher
     if verdict.outcome in LOST:
         limit = session.spec.retry.max_preemptions
         return PreemptionBudgetSpent(
-            f"{verdict.summary}; preempted {account.preemptions} times,"
+            f"{verdict.summary}; lost its slices or hosts {account.preemptions} times,"
             f" retry.max_preemptions is {limit}"
         )
     return WorkloadError(verdict.summary, verdict.code)

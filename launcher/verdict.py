@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launcher.gang import Ending
+from launcher.member import Ending
 
 
 class Outcome(enum.StrEnum):
@@ -44,17 +44,17 @@ def judge(evidence: Evidence) -> Verdict:
     cause = first_cause(evidence.endings)
     if cause is None:
         return Verdict(Outcome.SUCCEEDED, "every process ended with exit code 0")
-    state = evidence.node_states.get(cause.rank.slice, "READY")
+    state = evidence.node_states.get(cause.member.slice, "READY")
     if lost := {s: word for s, word in evidence.node_states.items() if word != "READY"}:
-        first = min(lost, key=lambda s: (s != cause.rank.slice, s))
+        first = min(lost, key=lambda s: (s != cause.member.slice, s))
         return Verdict(Outcome.PREEMPTED, f"slice {first} is {lost[first]}", cause)
     if cause.code is None:
         return Verdict(
-            Outcome.HOST_LOST, f"{cause.rank}: {cause.reason}; its node is {state}", cause
+            Outcome.HOST_LOST, f"{cause.member}: {cause.reason}; its node is {state}", cause
         )
     code = cause.code if cause.code >= 0 else 128 - cause.code
     return Verdict(
-        Outcome.WORKLOAD_FAILED, f"{cause.rank} failed first: {cause.reason}", cause, code
+        Outcome.WORKLOAD_FAILED, f"{cause.member} failed first: {cause.reason}", cause, code
     )
 
 

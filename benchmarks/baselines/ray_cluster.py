@@ -51,6 +51,9 @@ def environment() -> dict[str, str]:
         "RAY_AUTH_MODE": "disabled",
         "RAY_raylet_client_connect_timeout_milliseconds": "10",
         "RAY_raylet_client_num_connect_attempts": "1000",
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_worker_niceness": "0",
     }
 
 

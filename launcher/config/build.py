@@ -43,7 +43,7 @@ def build(
         name=draft["name"] or f"{program}{before}",
         keep=draft["keep"],
         cluster=cluster,
-        mode=Mode(name=choices.get("mode", draft["mode.framework"]), **draft["mode"]),
+        mode=_mode(draft["mode"], choices),
         workload=workload,
         provider=_provider(draft),
         retry=_retry(draft["retry"]),
@@ -63,12 +63,22 @@ def _cluster(draft: Draft) -> Cluster:
         runtime_version=values["runtime_version"]
         or accelerator.runtime_version_jax
         or _ANY_RUNTIME,
-        zones=(zone,) if isinstance(zone, str) else tuple(zone or accelerator.zones),
+        zones=(zone,) if isinstance(zone, str) else tuple(zone or accelerator.zones[:1]),
         coordinator=values["coordinator"],
         capacity=values["capacity"],
         labels=MappingProxyType(labels),
         provision_timeout=seconds(values["provision_timeout"]),
         join_timeout=seconds(values["join_timeout"]),
+    )
+
+
+def _mode(values: Mapping[str, Any], choices: Mapping[str, str]) -> Mode:
+    return Mode(
+        name=choices.get("mode", values["framework"]),
+        framework=values["framework"],
+        processes=values["processes"],
+        slices=values["slices"],
+        requirements=tuple(values["requirements"]),
     )
 
 
@@ -123,12 +133,9 @@ def _provider(draft: Draft) -> ProviderSpec:
 
 
 def _retry(values: Mapping[str, Any]) -> Retry:
-    hang = values["hang_timeout"]
     return Retry(
         max_preemptions=values["max_preemptions"],
         max_failures=values["max_failures"],
-        same_step_limit=values["same_step_limit"],
         backoff=seconds(values["backoff"]),
-        hang_timeout=None if hang is None else seconds(hang),
         grace=seconds(values["grace"]),
     )

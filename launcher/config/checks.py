@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from launcher import accelerators
+from launcher.accelerators import all_types, lookup
 from launcher.config.draft import Draft
 from launcher.config.resolve import takes_environment
 from launcher.config.target import target_problems
@@ -22,7 +22,7 @@ _ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FREE = (("workload", "args"), ("workload", "env"), ("workload", "command"))
 _OWNED = ("LAUNCHER_", "RAY_")  # set by the launcher in every process
-_ZONE = re.compile(r"[a-z]+(-[a-z0-9]+)+-[a-z0-9]+")
+_ZONE = re.compile(r"([a-z]+-)+[a-z]+[0-9]+-([a-z]+[0-9]+)?[a-z]")  # also us-central1-ai1a
 _PROJECT = re.compile(r"[a-z][-a-z0-9.:]*[a-z0-9]")
 # https://cloud.google.com/compute/docs/labeling-resources#requirements
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -58,7 +58,7 @@ def _accelerator(draft: Draft) -> Iterator[Problem]:
     key = ("cluster", "accelerator_type")
     name = draft["cluster.accelerator_type"]
     try:
-        accelerator = accelerators.lookup(name)
+        accelerator = lookup(name)
     except ConfigError as error:
         message = f"no accelerator type {draft.show(key, name)!r}"
         yield draft.origins.problem(message, key, error.problems[0].hint)
@@ -69,11 +69,29 @@ def _accelerator(draft: Draft) -> Iterator[Problem]:
         yield draft.origins.problem(f"the Cloud TPU API does not offer {name}", key, hint)
 
 
-def _zones(draft: Draft) -> Iterator[Problem]:
-    zones = draft["cluster.zone"]
-    for zone in [zones] if isinstance(zones, str) else zones or []:
-        if not _ZONE.fullmatch(zone):
-            yield draft.origins.problem("must be a zone such as us-east5-b", ("cluster", "zone"))
+def _zone(draft: Draft) -> Iterator[Problem]:
+    key, zones = ("cluster", "zone"), _given_zones(draft)
+    if not all(map(_ZONE.fullmatch, zones)):
+        yield draft.origins.problem("must be a zone such as us-east5-b", key)
+    elif len(zones) > 1:
+        yield draft.origins.problem("one zone for now", key, "give the one that you prefer")
+
+
+def _given_zones(draft: Draft) -> list[str]:
+    given = draft["cluster.zone"]
+    return [given] if isinstance(given, str) else given or []
+
+
+def _offered_zone(draft: Draft) -> Iterator[Problem]:
+    """The emulator offers what the table says; Google may offer more by now, and says so itself."""
+    name, zones = draft["cluster.accelerator_type"], _given_zones(draft)
+    if draft["provider.kind"] != "local" or list(_zone(draft)) or name not in all_types():
+        return
+    offered = lookup(name).zones
+    if zones and zones[0] not in offered:
+        key = ("cluster", "zone")
+        message = f"{name} is not offered in {draft.show(key, zones[0])}"
+        yield draft.origins.problem(message, key, f"it is in {', '.join(offered)}")
 
 
 def _labels(draft: Draft) -> Iterator[Problem]:
@@ -148,10 +166,35 @@ def _argv_secrets(draft: Draft) -> Iterator[Problem]:
             yield draft.origins.problem("takes a variable's value into an argv", key, hint)
 
 
-def _requirements(draft: Draft) -> Iterator[Problem]:
-    for index, text in enumerate(draft["workload.requirements"]):
+def _rules(draft: Draft) -> Iterator[Problem]:
+    rules = draft["provider"].get("rules")
+    if not rules:
+        return
+    from launcher.emulator.rules import check_rule
+
+    for index, rule in enumerate(rules):
+        try:
+            check_rule(rule)
+        except ConfigError as error:
+            for fault in error.problems:
+                key = ("provider", "rules", str(index), *filter(None, [fault.key]))
+                secret = takes_environment(draft.written, key)
+                message = "not valid here" if secret else fault.message
+                yield draft.origins.problem(message, key, fault.hint)
+
+
+def _mode_requirements(draft: Draft) -> Iterator[Problem]:
+    yield from _requirements(draft, "mode")
+
+
+def _workload_requirements(draft: Draft) -> Iterator[Problem]:
+    yield from _requirements(draft, "workload")
+
+
+def _requirements(draft: Draft, group: str) -> Iterator[Problem]:
+    for index, text in enumerate(draft[f"{group}.requirements"]):
         if fault := _requirement_fault(text):
-            yield draft.origins.problem(fault, ("workload", "requirements", str(index)))
+            yield draft.origins.problem(fault, (group, "requirements", str(index)))
 
 
 def _requirement_fault(text: str) -> str:
@@ -167,9 +210,12 @@ def _requirement_fault(text: str) -> str:
 _CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("name",), _name),
     (("cluster.accelerator_type", "cluster.runtime_version", "provider.kind"), _accelerator),
-    (("cluster.zone",), _zones),
+    (("cluster.zone",), _zone),
+    (("cluster.zone", "cluster.accelerator_type", "provider.kind"), _offered_zone),
     (("cluster.labels",), _labels),
     (("provider",), _provider),
+    (("provider.rules",), _rules),
+    (("mode.requirements",), _mode_requirements),
 )
 
 _WORKLOAD_CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
@@ -177,7 +223,7 @@ _WORKLOAD_CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("workload.env",), _variables),
     (("workload.env", "provider.kind"), _platform),
     (("workload.args", "workload.command"), _argv_secrets),
-    (("workload.requirements",), _requirements),
+    (("workload.requirements",), _workload_requirements),
     (
         ("workload.script", "workload.module", "workload.command", "workload.working_dir"),
         target_problems,

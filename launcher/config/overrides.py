@@ -21,6 +21,7 @@ from launcher.errors import Problem
 # Maps whose keys are the user's own and whose values are text.
 OPEN_MAPS = (("workload", "args"), ("workload", "env"), ("cluster", "labels"))
 
+_SEVERAL = re.compile(r"(choice\(|\[)(.*)([)\]])", re.DOTALL)
 _FORM = re.compile(r"(?P<mark>\+\+|\+|~|)(?P<key>[^=]*)(?:=(?P<text>.*))?", re.DOTALL)
 
 
@@ -64,8 +65,70 @@ def parse(
 
 
 def as_hydra(typed: Sequence[str]) -> list[str]:
-    """The same overrides in the form that Hydra itself accepts: `++` before keys of open maps."""
-    return [f"++{text.lstrip('+')}" if _open_map(text.lstrip("+")) else text for text in typed]
+    """The same overrides in the form that Hydra itself accepts, and hands to the trials of a sweep.
+
+    Keys get `++` so that Hydra lets them pass to our own checks. What a process gets as text is
+    quoted where Hydra would make a number of it.
+    """
+    return [_one_for_hydra(override) for override in typed]
+
+
+def check_points(typed: Sequence[str]) -> list[list[str]]:
+    """Some trials of the sweep that the overrides describe, among which each value occurs.
+
+    The first takes the first value of each key, the others one other value each. Sweeps whose
+    values are for a sweeper to find (`interval`, `glob`) are left out.
+    """
+    keys = [values for override in typed if (values := _values(override))]
+    first = [values[0] for values in keys]
+    others = [
+        [*first[:index], value, *first[index + 1 :]]
+        for index, values in enumerate(keys)
+        for value in values[1:]
+    ]
+    return [first, *others]
+
+
+def _values(typed: str) -> list[str]:
+    """The override once for each of its values; none if they are not known."""
+    mark, key, text = _split(typed)
+    try:
+        parsed = _read(f"x={_with_quotes(text or '') if _is_text(key) else text}")
+    except ValueError:
+        return [typed]
+    if not parsed.is_sweep_override():
+        return [typed]
+    if not parsed.is_discrete_sweep() or parsed.value_type.name == "GLOB_CHOICE_SWEEP":
+        return []
+    return [f"{mark}{key}={value}" for value in parsed.sweep_string_iterator()]
+
+
+def _one_for_hydra(typed: str) -> str:
+    mark, key, text = _split(typed)
+    if mark == "~" or text is None or key.startswith(("hydra.", "hydra/")):
+        return typed
+    return f"{'++' if '.' in key else ''}{key}={_with_quotes(text) if _is_text(key) else text}"
+
+
+def _is_text(key: str) -> bool:
+    """Whether a process gets the value, byte for byte as typed."""
+    return bool(_open_map(key)) or key == "workload.command"
+
+
+def _with_quotes(text: str) -> str:
+    """A value, a list, or values of a sweep, with the numbers and truth values quoted."""
+    around = _SEVERAL.fullmatch(text)
+    before, inner, after = around.groups() if around else ("", text, "")
+    pieces = [piece.strip() for piece in _at_commas(inner)]
+    try:
+        quoted = [f"'{piece}'" if _is_number(piece) else piece for piece in pieces]
+    except ValueError:
+        return text
+    return f"{before}{','.join(quoted)}{after}"
+
+
+def _is_number(text: str) -> bool:
+    return isinstance(_read(f"x={text}").value(), int | float)
 
 
 def _parse_one(typed: str, folders: Folders) -> Override | Problem:

@@ -16,7 +16,7 @@ def seconds(duration: str) -> float:
     """`90s`, `1.5h` or `500ms` in seconds; ValueError for anything else."""
     match = _DURATION.fullmatch(duration)
     if match is None:
-        raise ValueError(f"{duration!r} is no duration")
+        raise ValueError(f"{duration!r} is no duration such as 30s or 500ms")
     return float(match[1]) * _SECONDS[match[2]]
 
 

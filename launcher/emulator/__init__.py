@@ -4,6 +4,10 @@ It answers the unmodified `google-cloud-tpu` client over gRPC, runs each node's 
 on every one of its hosts, can break in the ways that the cloud breaks, and keeps a ledger of what
 would have been billed. Linux only: hosts live on 127.0.0.0/8 and below a child subreaper.
 
+It trusts every user of this machine, as nothing on loopback tells them apart: each can call its
+API, and read from port 7979 of a host's address the metadata of any node, the token of its Ray
+cluster included. Do not use it on a machine that you share with people you do not trust.
+
 In reading order:
 
     client       find or start an emulator, attach to it, send it commands
@@ -21,7 +25,8 @@ In reading order:
     operations   long-running operations
     metadata     the HTTP metadata server of a host
     init         process 1 of a host
-    faults       the named faults; rules says when they strike
+    faults       the named faults and their options, as tables; rule_schema shows them to editors
+    rules        when a fault strikes whom; check_rule, for configurations
     ledger       everything ever created, and its billed seconds
     presence     who is attached; names, wire: resource names and message types of the API
 """

@@ -1,11 +1,12 @@
 """The emulator's command line.
 
     python -m launcher.emulator serve --state-dir DIR     runs it; prints its endpoint as JSON
-    python -m launcher.emulator fault KIND [NODE] …       breaks something
+    python -m launcher.emulator fault KIND [NODE] …       breaks something; see fault --help
     python -m launcher.emulator ledger                    what was ever created, what is left
     python -m launcher.emulator hosts                     addresses, pids, console logs
 
-Commands find the emulator by --endpoint, or by --state-dir and its default.
+Commands find the emulator by --endpoint, or by --state-dir and its default; these two may stand
+before KIND or after it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.config.values import seconds
 from launcher.emulator import client
-from launcher.emulator.faults import FAULTS, Fault, load
+from launcher.emulator.faults import FAULTS, OPTIONS, Fault, Target
 from launcher.emulator.ledger import Ledger
-from launcher.emulator.rules import OPTIONS, duration
+from launcher.emulator.rules import check_rule, load
 from launcher.errors import LauncherError, ProvisioningError
 
-HOST_FAULTS = frozenset(name for name, f in FAULTS.items() if f.act and "worker" in f.options)
+
+class _Command(argparse.ArgumentParser):
+    """An option that is not given sets nothing, so that it may stand before KIND or after it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(argument_default=argparse.SUPPRESS, **options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,9 +52,10 @@ def _serve(given: argparse.Namespace) -> None:
 
 
 def _fault(given: argparse.Namespace) -> None:
-    keys = ("node", *FAULTS[given.fault].keys)
-    command = {key: getattr(given, key) for key in keys if getattr(given, key) is not None}
-    _print(client.control(_endpoint(given), {"command": "fault", "fault": given.fault, **command}))
+    keys = ("fault", *FAULTS[given.fault].keys)
+    rule = {key: value for key, value in vars(given).items() if key in keys}
+    check_rule(rule)
+    _print(client.control(_endpoint(given), {"command": "fault", **rule}))
 
 
 def _hosts(given: argparse.Namespace) -> None:
@@ -82,46 +90,64 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    where = argparse.ArgumentParser(add_help=False)
-    where.add_argument(
-        "--state-dir", type=Path, default=client.default_state_dir(), help="(%(default)s)"
-    )
-    _add_serve(commands.add_parser("serve", parents=[where], help="run in the foreground"))
-    where.add_argument("--endpoint", help="address:port of a running emulator")
+    parser.set_defaults(endpoint=None, state_dir=client.default_state_dir())
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Command)
+    _add_serve(commands.add_parser("serve", help="run in the foreground"))
     for name, run, text in (
         ("ledger", _ledger, "everything ever created, and what is left, as JSON"),
         ("hosts", _hosts, "the hosts that there are, as JSON"),
     ):
-        commands.add_parser(name, parents=[where], help=text).set_defaults(run=run)
+        command = commands.add_parser(name, help=text)
+        command.set_defaults(run=run)
+        _add_where(command)
     fault = commands.add_parser("fault", help="break something; see fault --help")
-    kinds = fault.add_subparsers(required=True, metavar="KIND", dest="fault")
-    for name, spec in FAULTS.items():
-        _add_fault(kinds.add_parser(name, parents=[where], help=spec.help), name, spec)
+    _add_where(fault)
+    _add_kinds(fault)
     return parser
 
 
+def _add_kinds(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(
+        required=True, metavar="KIND", dest="fault", parser_class=_Command
+    )
+    for name, fault in FAULTS.items():
+        _add_fault(kinds.add_parser(name, help=fault.help), fault)
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--endpoint", help="address:port of a running emulator")
+    _add_state_dir(parser)
+
+
+def _add_state_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state-dir", type=Path, help=f"({client.default_state_dir()})")
+
+
 def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_state_dir(parser)
     parser.add_argument("--port", type=int, default=0, help="(any free one)")
-    parser.add_argument("--rules", type=Path, help="JSON or YAML file: a list of faults to arm")
+    parser.add_argument(
+        "--rules", type=Path, default=None, help="JSON or YAML file: a list of faults to arm"
+    )
     parser.add_argument(
         "--idle-timeout",
-        type=duration,
+        type=seconds,
         default="60s",
         help="how long it waits, empty, for a first client (%(default)s)",
     )
     parser.set_defaults(run=_serve)
 
 
-def _add_fault(parser: argparse.ArgumentParser, name: str, fault: Fault) -> None:
+def _add_fault(parser: argparse.ArgumentParser, fault: Fault) -> None:
     parser.set_defaults(run=_fault)
     parser.description = fault.help
-    parser.add_argument("node", nargs=None if fault.act else "?", help="node id, or a pattern")
-    if name in HOST_FAULTS:
-        parser.add_argument("worker", type=int, help=OPTIONS["worker"].help)
-    for key in fault.keys:
-        if key != "node" and not (key == "worker" and name in HOST_FAULTS):
-            parser.add_argument(f"--{key}", help=OPTIONS[key].help)
+    optional = fault.target is Target.EVENT
+    parser.add_argument("node", nargs="?" if optional else None, help="node id, or a pattern")
+    for key in fault.required:
+        parser.add_argument(key, help=OPTIONS[key].help)
+    for key in sorted(set(fault.keys) - {"node", *fault.required}, key=fault.keys.index):
+        parser.add_argument(f"--{key}", help=OPTIONS[key].help)
+    _add_where(parser)
 
 
 if __name__ == "__main__":

@@ -89,5 +89,10 @@ def stockout(zone: str) -> ApiError:
     )
 
 
+def injected(code: str, message: str) -> ApiError:
+    """What a rule asks for; `code` is the name of a gRPC code."""
+    return ApiError(StatusCode[code], message)
+
+
 def error_id() -> str:
     return f"[EID: 0x{secrets.token_hex(8)}]"

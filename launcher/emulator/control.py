@@ -1,8 +1,10 @@
 """The emulator's own service, `launcher.emulator.Control`: attach, and commands in JSON.
 
 `Attach` is a stream that stays open: its first message says that the emulator counts this client,
-and will not end before the stream does. `Command` takes a JSON object with the key `command` and
-answers with another, which holds `error` if the command was wrong.
+and will not end before the stream does. It may take `rules`, and the `nodes` that they are for:
+they are armed for as long as the stream is open, which also ends when its client is killed.
+`Command` takes a JSON object with the key `command`. Both answer with a JSON object, which holds
+`error` if the request was wrong.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import grpc
 import grpc.aio
 
 from launcher.emulator.api_errors import ApiError
-from launcher.emulator.faults import FAULTS, parse
+from launcher.emulator.faults import FAULTS, Target
 from launcher.emulator.fleet import Fleet
 from launcher.emulator.presence import Presence
+from launcher.emulator.rules import parse, parse_for
 from launcher.errors import ConfigError, LauncherError
 
 SERVICE = "launcher.emulator.Control"
@@ -28,15 +31,14 @@ Answer = dict[str, Any]
 
 
 async def _fault(fleet: Fleet, given: Mapping[str, Any]) -> Answer:
-    """Arms a rule, or does a deed to the node named; a deed without notice is done on return."""
+    """Arms a rule, or does a deed to a node; one that takes no time is done on return."""
     rule = parse(given)
-    act = FAULTS[rule.fault].act
-    if act is None or rule.after:
+    if FAULTS[rule.fault].target is Target.EVENT or rule.after:
         fleet.rules.arm(rule)
         return {"armed": rule.fault}
     node = fleet.find(rule.node)
-    deed = node.spawn(act(fleet, node, rule))
-    if not rule.notice:
+    deed = node.spawn(fleet.act(node, rule))
+    if not (rule.notice or rule.seconds):
         await asyncio.wait({deed})
         if deed.cancelled():
             raise ConfigError(f"another change of {node.node_id} came between")
@@ -81,15 +83,23 @@ class Control:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def _attach(
-        self, _: bytes, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[bytes]:
         if self._presence.ending:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the emulator is ending")
+        given = json.loads(request)
+        try:
+            rules = parse_for(given.get("nodes", ()), given.get("rules", ()))
+        except ConfigError as error:
+            yield json.dumps({"error": str(error)}).encode()
+            return
         self._presence.arrive()
+        self._fleet.rules.arm(*rules)
         try:
             yield b"{}"
             await asyncio.Event().wait()  # until the client leaves, which cancels this
         finally:
+            self._fleet.rules.disarm(*rules)
             self._presence.leave()
 
     async def _command(self, request: bytes, _: grpc.aio.ServicerContext[Any, Any]) -> bytes:

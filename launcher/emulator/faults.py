@@ -1,43 +1,116 @@
-"""The named faults: what each does, and which options it takes.
+"""The named faults as tables: what each strikes, and which options its rules take.
 
-A fault with an `act` happens to a node: at once when commanded, or as a rule, `after` seconds from
-READY. One without waits for a call, an operation or a boot that its rule matches.
+`rules` reads rules by these tables, `fleet` does the deeds, and `rule_schema` and the command line
+show both to users. Nothing here needs gRPC, so that a configuration is checked quickly.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Coroutine, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import Any
 
-from launcher.emulator.rules import OPTIONS, Rule
-from launcher.errors import ConfigError, Problem
+from launcher.config.values import seconds
 
-if TYPE_CHECKING:
-    from launcher.emulator.fleet import Fleet
-    from launcher.emulator.node import EmulatedNode
+# https://grpc.github.io/grpc/core/md_doc_statuscodes.html, without OK
+CODES = (
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
 
-# Its call checks and raises; the coroutine that it returns does the deed.
-Act = Callable[["Fleet", "EmulatedNode", Rule], Coroutine[Any, Any, None]]
+
+def read_text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def read_count(value: object) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,9}", str(value)):
+        raise ValueError(f"{value!r} is no whole number")
+    return int(str(value))
+
+
+def read_duration(value: object) -> float:
+    return seconds(str(value))
+
+
+def read_code(value: object) -> str:
+    if value not in CODES:
+        raise ValueError(f"{value!r} is no gRPC code; there are {', '.join(CODES)}")
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How the value of one key of a rule is read (ValueError if it is wrong), and what it means."""
+
+    read: Callable[[object], Any]
+    help: str
+
+
+OPTIONS: Mapping[str, Option] = {
+    "node": Option(
+        read_text, "pattern of node ids (default: any; in the rules of a run, its own nodes)"
+    ),
+    "zone": Option(read_text, "pattern of zones (default: any)"),
+    "method": Option(read_text, "pattern of API methods, such as CreateNode or Get*"),
+    "worker": Option(read_count, "worker id of one host"),
+    "count": Option(read_count, "how many times it strikes"),
+    "seconds": Option(read_duration, "how long it takes, such as 30s or 500ms"),
+    "lasts": Option(read_duration, "how long it strikes, from now on"),
+    "notice": Option(read_duration, "time between the notice and the deed"),
+    "after": Option(read_duration, "strike so long after a node is READY, instead of at once"),
+    "code": Option(read_code, "gRPC code by name, such as RESOURCE_EXHAUSTED"),
+    "message": Option(read_text, "text of the error"),
+}
+
+
+class Target(Enum):
+    """What a fault strikes; the value holds the options that come with it.
+
+    A node or one host of it: at once when commanded, or as a rule `after` READY. Anything else, a
+    call, an operation or a boot, is met by a rule that waits for it.
+    """
+
+    NODE = ("after", "count")
+    HOST = ("worker", "after", "count")
+    EVENT = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault: a line of help, the options of its rules, and what it does to a node."""
+    """One kind of fault: a line of help, what it strikes, and the options of its rules."""
 
     help: str
+    target: Target
     options: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    act: Act | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Everything that a rule of this fault may hold."""
-        late = ("after", "count") if self.act else ()
-        return ("node", "zone", *self.options, *late)
+        return ("node", "zone", *self.options, *self.target.value)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return ("worker",) if self.target is Target.HOST else ()
 
 
 _ONCE = {"count": 1}
@@ -45,110 +118,60 @@ _ONE_CREATE = {"count": 1, "method": "CreateNode"}
 
 FAULTS: Mapping[str, Fault] = {
     "preempt": Fault(
-        "take a node back: its metadata says so; after --notice its hosts end",
+        "take a node back: its metadata says so; after a notice its hosts end",
+        Target.NODE,
         ("notice",),
         _ONCE,
-        lambda fleet, node, rule: fleet.preempt(node, rule.notice),
     ),
     "maintenance-event": Fault(
-        "announce maintenance; after --notice the hosts end and the node is TERMINATED",
+        "announce maintenance; after a notice the hosts end and the node is TERMINATED",
+        Target.NODE,
         ("notice",),
         _ONCE,
-        lambda fleet, node, rule: fleet.maintain(node, rule.notice),
     ),
     "repair": Fault(
-        "a node ends its hosts, is REPAIRING for --seconds, and boots again",
+        "a node ends its hosts, is REPAIRING for some seconds, and boots again",
+        Target.NODE,
         ("seconds",),
         _ONCE,
-        lambda fleet, node, rule: fleet.repair(node, rule.seconds),
     ),
-    "kill-host": Fault(
-        "end one host, while the API goes on saying READY",
-        ("worker",),
-        _ONCE,
-        lambda _, node, rule: node.host(rule.worker).end(),
+    "kill-host": Fault("end one host, while the API goes on saying READY", Target.HOST, (), _ONCE),
+    "freeze-host": Fault("stop every process of one host, as if it hung", Target.HOST, (), _ONCE),
+    "thaw-host": Fault("let a frozen host go on", Target.HOST, (), _ONCE),
+    "slow-boot": Fault(
+        "the startup script starts some seconds late",
+        Target.EVENT,
+        ("worker", "seconds", "count"),
     ),
-    "freeze-host": Fault(
-        "stop every process of one host, as if it hung",
-        ("worker",),
-        _ONCE,
-        lambda _, node, rule: node.host(rule.worker).freeze(),
+    "never-boots": Fault("the startup script never starts", Target.EVENT, ("worker", "count")),
+    "slow-create": Fault("a create takes some seconds", Target.EVENT, ("seconds", "count")),
+    "slow-delete": Fault("a delete takes some seconds", Target.EVENT, ("seconds", "count")),
+    "stockout": Fault(
+        "a create finds no capacity: code 8 in its operation", Target.EVENT, ("count",)
     ),
-    "thaw-host": Fault(
-        "let a frozen host go on",
-        ("worker",),
-        _ONCE,
-        lambda _, node, rule: node.host(rule.worker).thaw(),
-    ),
-    "slow-boot": Fault("the startup script starts --seconds late", ("worker", "seconds", "count")),
-    "never-boots": Fault("the startup script never starts", ("worker", "count")),
-    "slow-create": Fault("a create takes --seconds", ("seconds", "count")),
-    "slow-delete": Fault("a delete takes --seconds", ("seconds", "count")),
-    "stockout": Fault("a create finds no capacity: code 8 in its operation", ("count",)),
     "operation-error": Fault(
-        "an operation ends in --code and --message",
+        "an operation ends in a code and a message",
+        Target.EVENT,
         ("method", "code", "message", "count"),
         _ONE_CREATE,
     ),
     "operation-hangs": Fault(
-        "an operation is never done, though its node gets there", ("method", "count"), _ONE_CREATE
+        "an operation is never done, though its node gets there",
+        Target.EVENT,
+        ("method", "count"),
+        _ONE_CREATE,
     ),
     "call-error": Fault(
-        "a call is refused with --code and --message: quota, permission, …",
+        "a call is refused with a code and a message: quota, permission, …",
+        Target.EVENT,
         ("method", "code", "message", "count"),
         _ONE_CREATE,
     ),
     "lost-reply": Fault(
-        "a call is carried out, but its caller gets UNAVAILABLE", ("method", "count"), _ONE_CREATE
+        "a call is carried out, but its caller gets UNAVAILABLE",
+        Target.EVENT,
+        ("method", "count"),
+        _ONE_CREATE,
     ),
-    "unavailable": Fault("calls get UNAVAILABLE", ("method", "lasts", "count")),
+    "unavailable": Fault("calls get UNAVAILABLE", Target.EVENT, ("method", "lasts", "count")),
 }
-
-
-def parse(given: Mapping[str, Any]) -> Rule:
-    """The rule that a mapping describes, as `{"fault": "stockout", "zone": "us-*", "count": 2}`.
-
-    Raises ConfigError with every problem in it.
-    """
-    name = str(given.get("fault"))
-    fault = FAULTS.get(name)
-    if fault is None:
-        near = get_close_matches(name, FAULTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FAULTS)}"
-        raise ConfigError([Problem(f"no fault {name!r}", key="fault", hint=hint)])
-    values = {key: value for key, value in given.items() if key != "fault" and value is not None}
-    if problems := [found for item in values.items() if (found := _problem(name, fault, *item))]:
-        raise ConfigError(problems)
-    read = {key: OPTIONS[key].read(value) for key, value in values.items()}
-    return Rule(name, **{**fault.defaults, **read})
-
-
-def _problem(name: str, fault: Fault, key: str, value: object) -> Problem | None:
-    if key not in fault.keys:
-        return Problem(f"no option of {name}; it takes {', '.join(fault.keys)}", key=key)
-    try:
-        OPTIONS[key].read(value)
-    except ValueError as error:
-        return Problem(str(error), key=key)
-    return None
-
-
-def load(path: Path) -> tuple[Rule, ...]:
-    """The rules in a JSON or YAML file: a list of mappings. Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else _yaml(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError([Problem(str(error), where=str(path))]) from error
-    if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
-        raise ConfigError([Problem("rules are a list of mappings", where=str(path))])
-    return tuple(parse(row) for row in found)
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error

@@ -13,7 +13,8 @@ in one event loop and nothing needs a lock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ from launcher.emulator.api_errors import (
     bad_field,
     bad_request,
     busy,
+    injected,
     not_found,
     stockout,
     wrong_state,
 )
 from launcher.emulator.checks import check_fields, check_new_node
-from launcher.emulator.faults import FAULTS, Act
+from launcher.emulator.faults import FAULTS, Target
 from launcher.emulator.host import Host
 from launcher.emulator.ledger import Ledger
 from launcher.emulator.names import Place, split
@@ -39,7 +41,7 @@ from launcher.emulator.node import EmulatedNode
 from launcher.emulator.operations import Operation, Operations
 from launcher.emulator.rules import Rule, Rules
 from launcher.emulator.wire import Health, State, v2
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, LauncherError
 
 Work = Coroutine[Any, Any, None]
 Change = Callable[[EmulatedNode, Operation], Work]
@@ -122,13 +124,32 @@ class Fleet:
             shown = v2.Node(node.message)
             shown.health = Health.HEALTH_UNSPECIFIED  # comes with the next get
             operation.succeed(shown)
-        for name, fault in FAULTS.items():
-            if fault.act and (rule := self._strike(name, node)):
-                node.spawn(self._act_later(fault.act, node, rule))
+        for rule in self._struck(node):
+            node.spawn(self._act_later(node, rule))
 
-    async def _act_later(self, act: Act, node: EmulatedNode, rule: Rule) -> None:
+    def _struck(self, node: EmulatedNode) -> Iterator[Rule]:
+        """The rules that strike a node which has become READY: one of a fault, or one a host."""
+        workers = {Target.NODE: (None,), Target.HOST: range(len(node.hosts)), Target.EVENT: ()}
+        for name, fault in FAULTS.items():
+            for worker in workers[fault.target]:
+                if rule := self._strike(name, node, worker=worker):
+                    yield rule
+
+    async def _act_later(self, node: EmulatedNode, rule: Rule) -> None:
         await asyncio.sleep(rule.after)
-        await act(self, node, rule)
+        if rule not in self.rules:
+            return
+        try:
+            await self.act(node, rule)
+        except (ApiError, LauncherError) as error:  # another change came first
+            print(f"emulator: {rule.fault} of {node.name}: {error}", file=sys.stderr, flush=True)
+
+    def act(self, node: EmulatedNode, rule: Rule) -> Work:
+        """What the rule's fault does to a node: checked by the call, done by the coroutine.
+
+        Raises ApiError or ConfigError if the node or the host is in no state for it.
+        """
+        return _ACTS[rule.fault](self, node, rule)
 
     def delete(self, name: str) -> Operation:
         """Begins to delete a node in whatever state; it exists until its hosts are gone."""
@@ -230,7 +251,7 @@ class Fleet:
         hangs = self._strike("operation-hangs", node, method=method) is not None
         operation = self.operations.begin(node.place, verb, node.name, hangs=hangs)
         if rule := self._strike("operation-error", node, method=method):
-            node.spawn(self._fail(node, operation, rule.error()))
+            node.spawn(self._fail(node, operation, injected(rule.code, rule.message)))
             return operation
         if state is not None:
             node.interrupt(_CHANGED)
@@ -257,3 +278,13 @@ class Fleet:
         self._refuse_if_deleting(node)
         if node.message.state not in states:
             raise wrong_state(verb, node.state)
+
+
+_ACTS: Mapping[str, Callable[[Fleet, EmulatedNode, Rule], Work]] = {
+    "preempt": lambda fleet, node, rule: fleet.preempt(node, rule.notice),
+    "maintenance-event": lambda fleet, node, rule: fleet.maintain(node, rule.notice),
+    "repair": lambda fleet, node, rule: fleet.repair(node, rule.seconds),
+    "kill-host": lambda _, node, rule: node.host(rule.worker).end(),
+    "freeze-host": lambda _, node, rule: node.host(rule.worker).freeze(),
+    "thaw-host": lambda _, node, rule: node.host(rule.worker).thaw(),
+}

@@ -17,8 +17,10 @@ from launcher.accelerators import Accelerator
 from launcher.emulator import guest, init
 from launcher.emulator.metadata import MetadataServer
 from launcher.emulator.wire import v2
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, ProvisioningError
 
+PATIENCE = 5.0
+"""Seconds that a host's init has to obey; it takes milliseconds unless somebody stopped it."""
 _inits: set[int] = set()
 _INIT = (sys.executable, "-S", "-E", init.__file__)
 
@@ -29,6 +31,9 @@ class HostState(StrEnum):
     OFF = "off"
     RUNNING = "running"
     FROZEN = "frozen"
+
+
+_OBEYED = {b"F": HostState.FROZEN, b"T": HostState.RUNNING}
 
 
 class Host:
@@ -79,25 +84,37 @@ class Host:
 
     async def end(self) -> None:
         """Switches the host off; returns when no process of it is left."""
-        if self.state is not HostState.OFF:
-            with contextlib.suppress(OSError):
-                self._link.shutdown(socket.SHUT_WR)
+        if self.state is HostState.OFF or not self._process:
+            return
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_WR)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._gone.wait()
+        except TimeoutError:
+            self._process.kill()  # what it leaves behind becomes ours, and is killed too
             await self._gone.wait()
 
     async def freeze(self) -> None:
         """Stops every process of the host."""
-        await self._order(b"F", HostState.FROZEN)
+        await self._order(b"F")
 
     async def thaw(self) -> None:
         """Lets a frozen host go on."""
-        await self._order(b"T", HostState.RUNNING)
+        await self._order(b"T")
 
-    async def _order(self, order: bytes, state: HostState) -> None:
+    async def _order(self, order: bytes) -> None:
+        """Raises ProvisioningError if init does not obey in time; it may still do so later."""
         if self.state is HostState.OFF:
             raise ConfigError(f"host {self.identity.label} is off")
         self._link.send(order)
-        if await self._answers.get() == order:
-            self.state = state
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while await self._answers.get() not in (order, b""):
+                    pass  # the late answer to an order that was given up
+        except TimeoutError:
+            message = f"init of host {self.identity.label} does not answer within {PATIENCE:.0f} s"
+            raise ProvisioningError(message) from None
 
     def _hear(self) -> None:
         """Init has answered an order, or has ended."""
@@ -106,7 +123,9 @@ class Host:
         except ConnectionError:
             answer = b""
         self._answers.put_nowait(answer)
-        if not answer:
+        if answer:
+            self.state = _OBEYED[answer]
+        else:
             self._note_end()
 
     def _note_end(self) -> None:

@@ -1,7 +1,8 @@
 """The ledger: every node ever created, what it was billed, and what is still there.
 
-A file beside the emulator, written whole at each change, that outlives it. It holds no metadata
-values, which may be secrets.
+A file beside the emulator, written whole at each change, that outlives it. Of the nodes that are
+gone it keeps the last KEPT, so that writing stays quick. It holds no metadata values, which may be
+secrets.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,10 @@ from launcher.errors import ProvisioningError
 
 GONE = "DELETED"
 """The state of an entry whose node does not exist any more; the API has no word for it."""
+
+
+KEPT = 1000
+"""How many nodes that are gone stay in the ledger, the latest created."""
 
 
 @dataclass(slots=True)
@@ -94,7 +99,8 @@ class Ledger:
     def open(self, name: str, zone: str, accelerator_type: str) -> Entry:
         """A new node."""
         entry = Entry(name, zone, accelerator_type, created=self._clock())
-        self._entries.append(entry)
+        gone = sum(entry.ended is not None for entry in self._entries)
+        self._entries = [*_without_oldest(self._entries, gone - KEPT), entry]
         self.save()
         return entry
 
@@ -121,6 +127,15 @@ class Ledger:
         draft = self._path.with_suffix(".new")
         draft.write_text(_lines(self.to_json()))
         os.replace(draft, self._path)
+
+
+def _without_oldest(entries: Sequence[Entry], surplus: int) -> Iterator[Entry]:
+    """The entries but the first ones whose nodes are gone, as many as there are too many."""
+    for entry in entries:
+        if entry.ended is not None and surplus > 0:
+            surplus -= 1
+        else:
+            yield entry
 
 
 def _lines(found: dict[str, Any]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import shutil
 import sys
+import tempfile
 import traceback
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
@@ -25,8 +27,10 @@ from launcher.emulator.operations import Operation
 from launcher.emulator.wire import AcceleratorKind, Health, State, v2
 from launcher.errors import ConfigError
 
-TEMP = Path("/tmp")
-"""Not `gettempdir()`: an AF_UNIX path has room for 107 bytes, and Ray's take most of them."""
+SOCKET_BYTES = 107
+"""The longest path of an AF_UNIX socket (sun_path in unix(7), without its final zero)."""
+LONGEST_BELOW = "w999/ray/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store"
+"""The longest path of a socket that Ray 2.60 makes below the folder of a node."""
 TPU_PORT = 8470
 _OUTPUT_ONLY = (
     "health_description",
@@ -48,8 +52,13 @@ SCOPES = (
 
 
 def temp_folder(uid: str) -> Path:
-    """The folder of a node's temp folders; known from the uid, so that a restart can remove it."""
-    return TEMP / f"tpu-{uid}"
+    """The folder of a node's temp folders; known from the uid, so that a restart can remove it.
+
+    Below TMPDIR of the emulator, or below /tmp if that leaves no room for the sockets of Ray.
+    """
+    folder = Path(tempfile.gettempdir(), f"tpu-{uid}")
+    fits = len(os.fsencode(folder / LONGEST_BELOW)) <= SOCKET_BYTES
+    return folder if fits else Path("/tmp", folder.name)
 
 
 class EmulatedNode:

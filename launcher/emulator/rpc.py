@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from launcher.emulator.api_errors import ApiError
+from launcher.emulator.api_errors import ApiError, injected
 from launcher.emulator.fleet import Fleet
 from launcher.emulator.presence import Presence
 
@@ -79,7 +79,7 @@ class _Call:
         if strike("unavailable"):
             raise _UNAVAILABLE
         if rule := strike("call-error"):
-            raise rule.error()
+            raise injected(rule.code, rule.message)
         answer = self.method.answer(self.fleet, request)
         if inspect.isawaitable(answer):
             answer = await answer

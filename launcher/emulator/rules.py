@@ -1,27 +1,27 @@
-"""Rules: which fault strikes whom, when, and how often."""
+"""Rules: which fault strikes whom, when, and how often; how they are checked and read."""
 
 from __future__ import annotations
 
-import re
+import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from grpc import StatusCode
-
-from launcher.emulator.api_errors import ApiError
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+from launcher.config.nearest import nearest_hint
+from launcher.emulator.faults import FAULTS, OPTIONS, Fault
+from launcher.errors import ConfigError, Problem
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Rule:
     """One fault, whom it strikes, and how often.
 
-    `node`, `zone` and `method` are shell patterns; `worker` None means any; `count` None means
-    without end. Durations are in seconds; what `seconds` measures is for the fault to say.
+    `node`, `zone` and `method` are shell patterns, `among` the only node ids if not None; `worker`
+    None means any; `count` None means without end. Durations are in seconds; what `seconds`
+    measures is for the fault to say, `code` is the name of a gRPC code.
     """
 
     fault: str
@@ -34,8 +34,9 @@ class Rule:
     notice: float = 0.0
     after: float = 0.0
     lasts: float | None = None
-    code: StatusCode = StatusCode.INTERNAL
+    code: str = "INTERNAL"
     message: str = "an internal error has occurred"
+    among: frozenset[str] | None = None
     armed: float = field(default_factory=time.monotonic)
 
     def matches(self, fault: str, node: str, zone: str, method: str, worker: int | None) -> bool:
@@ -43,14 +44,12 @@ class Rule:
             self.fault == fault
             and self.count != 0
             and fnmatchcase(node, self.node)
+            and (self.among is None or node in self.among)
             and fnmatchcase(zone, self.zone)
             and fnmatchcase(method, self.method)
             and self.worker in (None, worker)
             and (self.lasts is None or time.monotonic() < self.armed + self.lasts)
         )
-
-    def error(self) -> ApiError:
-        return ApiError(self.code, self.message)
 
 
 class Rules:
@@ -59,8 +58,15 @@ class Rules:
     def __init__(self) -> None:
         self._rules: list[Rule] = []
 
-    def arm(self, rule: Rule) -> None:
-        self._rules.append(rule)
+    def arm(self, *rules: Rule) -> None:
+        self._rules += rules
+
+    def disarm(self, *rules: Rule) -> None:
+        """Those rules strike no more, even where one of them has begun to wait for its time."""
+        self._rules = [rule for rule in self._rules if rule not in rules]
+
+    def __contains__(self, rule: Rule) -> bool:
+        return rule in self._rules
 
     def strike(
         self, fault: str, *, node: str, zone: str, method: str = "", worker: int | None = None
@@ -74,47 +80,89 @@ class Rules:
         return None
 
 
-def duration(value: object) -> float:
-    """Seconds of `30s`, `500ms`, `10m`, `1h`, or of a number; ValueError otherwise."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", str(value).strip())
-    if not match:
-        raise ValueError(f"{value!r} is no duration such as 30s or 500ms")
-    return float(match[1]) * _UNITS[match[2]]
+def check_rule(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError with every problem in a rule; the keys of the problems are the rule's."""
+    if problems := list(_problems(given)):
+        raise ConfigError(problems)
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
-        raise ValueError(f"{value!r} is no whole number")
-    return int(str(value))
+def parse(given: Mapping[str, Any]) -> Rule:
+    """The rule that a mapping describes, as `{"fault": "stockout", "zone": "us-*", "count": 2}`.
+
+    Raises ConfigError with every problem in it.
+    """
+    check_rule(given)
+    name = given["fault"]
+    read = {key: OPTIONS[key].read(value) for key, value in given.items() if key != "fault"}
+    return Rule(name, **{**FAULTS[name].defaults, **read})
 
 
-def _code(value: object) -> StatusCode:
-    if str(value) not in StatusCode.__members__:
-        names = ", ".join(StatusCode.__members__)
-        raise ValueError(f"{value!r} is no gRPC code; there are {names}")
-    return StatusCode[str(value)]
+def parse_all(given: object) -> tuple[Rule, ...]:
+    """The rules that a list of mappings describes. Raises ConfigError with every problem."""
+    if not isinstance(given, Sequence) or not all(isinstance(row, Mapping) for row in given):
+        raise ConfigError("rules are a list of mappings")
+    problems = [
+        replace(problem, key=f"rules.{index}.{problem.key}")
+        for index, row in enumerate(given)
+        for problem in _problems(row)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return tuple(map(parse, given))
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """How the value of one field of a rule is read, and a line of help."""
+def parse_for(nodes: Sequence[str], given: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
+    """As `parse_all`; a rule that names no node strikes none but these."""
+    rules = parse_all(given)
+    for rule, row in zip(rules, given, strict=True):
+        if "node" not in row:
+            rule.among = frozenset(nodes)
+    return rules
 
-    read: Callable[[Any], Any]
-    help: str
+
+def load(path: Path) -> tuple[Rule, ...]:
+    """The rules in a JSON or YAML file: a list of mappings. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return parse_all(json.loads(text) if path.suffix == ".json" else _yaml(text))
+    except ConfigError as error:
+        raise ConfigError([replace(p, where=str(path)) for p in error.problems]) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem(str(error), where=str(path))]) from error
 
 
-OPTIONS: Mapping[str, Option] = {
-    "node": Option(str, "pattern of node ids (default: any)"),
-    "zone": Option(str, "pattern of zones (default: any)"),
-    "method": Option(str, "pattern of API methods, such as CreateNode or Get*"),
-    "worker": Option(_whole, "worker id of one host (default: any)"),
-    "count": Option(_whole, "how many times it strikes"),
-    "seconds": Option(duration, "how long it takes, such as 30s or 500ms"),
-    "lasts": Option(duration, "how long it strikes, from now on"),
-    "notice": Option(duration, "time between the notice and the deed"),
-    "after": Option(duration, "strike so long after a node is READY, instead of at once"),
-    "code": Option(_code, "gRPC code by name, such as RESOURCE_EXHAUSTED"),
-    "message": Option(str, "text of the error"),
-}
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _problems(given: Mapping[str, Any]) -> Iterator[Problem]:
+    name = str(given.get("fault", ""))
+    fault = FAULTS.get(name)
+    if fault is None:
+        message = f"no fault {name!r}" if "fault" in given else "not set"
+        every = f"there are {', '.join(FAULTS)}"
+        yield Problem(message, key="fault", hint=nearest_hint(name, FAULTS) or every)
+        return
+    for key in fault.required:
+        if key not in given:
+            yield Problem(f"{name} needs it", key=key, hint=f"{OPTIONS[key].help}, such as 0")
+    for key, value in given.items():
+        if key != "fault":
+            yield from _option_problems(name, fault, str(key), value)
+
+
+def _option_problems(name: str, fault: Fault, key: str, value: object) -> Iterator[Problem]:
+    if key not in fault.keys:
+        near = "" if key in OPTIONS else nearest_hint(key, fault.keys)
+        hint = near or f"it takes {', '.join(fault.keys)}"
+        yield Problem(f"no option of {name}", key=key, hint=hint)
+        return
+    try:
+        OPTIONS[key].read(value)
+    except ValueError as error:
+        yield Problem(str(error), key=key)

@@ -96,8 +96,7 @@ def _sweep(nodes: Path) -> None:
 
 async def _serve(settings: Settings, ledger: Ledger) -> None:
     fleet = Fleet(settings.state_dir / "nodes", ledger)
-    for rule in settings.rules:
-        fleet.rules.arm(rule)
+    fleet.rules.arm(*settings.rules)
     presence = Presence(settings.idle_timeout)
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers(

@@ -12,45 +12,24 @@ import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-from launcher.errors import ConfigError
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from launcher.plan import NodeRequest
     from launcher.spec import ProviderSpec
-
-PROVIDERS = {
-    "google": "launcher.providers.google:open_provider",
-    "local": "launcher.providers.local:open_provider",
-}
-
-EMULATED_PROJECT = "emulated"  # where no project is named
 
 
 class NodeState(enum.StrEnum):
     """The states of a Cloud TPU node, by what they mean to a run.
 
-    `COMING` becomes `READY` by itself; `LOST` never does, though the name stays taken until the
-    node is deleted; `GOING` ends in no node at all.
+    `PENDING` becomes `READY` by itself; `DEAD` never does, though the name stays taken until the
+    node is deleted; `DELETING` ends in no node at all.
     """
 
-    COMING = enum.auto()
+    PENDING = enum.auto()
     READY = enum.auto()
-    LOST = enum.auto()
-    GOING = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRequest:
-    """One literal CreateNode call: `body` is a `google.cloud.tpu.v2.Node` in field names."""
-
-    parent: str
-    node_id: str
-    body: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return f"{self.parent}/nodes/{self.node_id}"
+    DEAD = enum.auto()
+    DELETING = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +75,6 @@ class Provider(Protocol):
         """Let go of the API."""
 
 
-def head_address(kind: str) -> str:
-    """An address of this machine that the provider's hosts can reach."""
-    return {"local": loopback_address, "google": routed_address}[kind]()
-
-
 def loopback_address() -> str:
     """Neither 127.0.0.1, which Ray replaces by an outside address, nor an emulated host's."""
     return f"127.0.{random.randint(100, 199)}.{random.randint(2, 254)}"
@@ -113,10 +87,58 @@ def routed_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def open_provider(spec: ProviderSpec) -> Provider:
-    """The provider that `spec.kind` names; only its own libraries are imported."""
-    if spec.kind not in PROVIDERS:
-        raise ConfigError(f"provider.kind: {spec.kind!r} is none of {', '.join(PROVIDERS)}")
-    module, _, function = PROVIDERS[spec.kind].partition(":")
-    opened: Provider = getattr(importlib.import_module(module), function)(spec)
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What must be known of a provider before it is opened.
+
+    `place` is how the first line on screen calls it; `project` the one that is used when none is
+    named; `shares_disk` whether its hosts see this machine's files; `head_address` gives an address
+    of this machine that its hosts can reach.
+    """
+
+    module: str
+    place: str
+    billed: bool
+    shares_disk: bool
+    project: str
+    head_address: Callable[[], str]
+
+
+KINDS: Mapping[str, Kind] = {
+    "google": Kind(
+        module="launcher.providers.google",
+        place="Google Cloud",
+        billed=True,
+        shares_disk=False,
+        project="",
+        head_address=routed_address,
+    ),
+    "local": Kind(
+        module="launcher.providers.local",
+        place="emulated on this machine; provider=google for real TPUs",
+        billed=False,
+        shares_disk=True,
+        project="emulated",
+        head_address=loopback_address,
+    ),
+}
+
+
+def find_provider(spec: ProviderSpec) -> Provider | None:
+    """The provider, unless it would have to be started first: then nothing is in it."""
+    if spec.kind == "local":
+        from launcher.providers.local import is_running
+
+        if not is_running(spec):
+            return None
+    return open_provider(spec)
+
+
+def open_provider(spec: ProviderSpec, nodes: Sequence[str] = ()) -> Provider:
+    """The provider of `spec.kind`; only its own libraries are imported.
+
+    `nodes` are the ids of the run that it is opened for: emulated faults strike no others.
+    """
+    module = importlib.import_module(KINDS[spec.kind].module)
+    opened: Provider = module.open_provider(spec, nodes)
     return opened

@@ -1,36 +1,166 @@
-"""What each verb of the command line does; every verb is loaded on use."""
+"""The verbs of the command line: what each takes, and where it is; each is loaded on use."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from typing import Any, NoReturn
 
-VERBS: Mapping[str, str] = {
-    "run": "launcher.verbs.run",
-    "plan": "launcher.verbs.plan",
-    "up": "launcher.verbs.up",
-    "down": "launcher.verbs.down",
-    "cancel": "launcher.verbs.down",
-    "gc": "launcher.verbs.gc",
-    "status": "launcher.verbs.status",
-    "logs": "launcher.verbs.logs",
-}
-TAKING_NAMES = frozenset({"down", "cancel", "gc", "status", "logs"})  # the others take overrides
+from launcher.config.values import NAME_LENGTH, is_name
+from launcher.errors import ConfigError, Interrupted, LauncherError, Problem
+
+
+class Takes(Enum):
+    """What the words of a command line are that are no flags."""
+
+    OVERRIDES = "Hydra overrides"
+    NAMES = "names of runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb. `flags` are keys of FLAGS."""
+
+    module: str
+    takes: Takes
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag: its other spelling, and what argparse is to do with the value that follows."""
+
+    short: str = ""
+    value: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """A command line, taken apart: Hydra overrides, names of runs, and our own flags."""
+    """A command line, taken apart. `hydra` are the flags that Hydra itself is to heed."""
 
     overrides: Sequence[str] = ()
     names: Sequence[str] = ()
     flags: frozenset[str] = frozenset()
     config_dirs: Sequence[Path] = ()
+    hydra: Sequence[str] = ()
+
+
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+_OF_HYDRA: Mapping[str, Flag] = {
+    "--multirun": Flag("-m"),
+    "--cfg": Flag("-c", {"choices": ("job", "hydra", "all")}),
+    "--resolve": Flag(),
+    "--package": Flag("-p", {}),
+    "--info": Flag("-i", {"nargs": "?", "const": "all", "choices": _INFO}),
+    "--hydra-help": Flag(),
+    "--shell-completion": Flag("-sc"),
+}
+FLAGS: Mapping[str, Flag] = {
+    "--all": Flag(),
+    "--config-dir": Flag("-cd", {"action": "append", "default": [], "type": Path}),
+    "--follow": Flag("-f"),
+    "--json": Flag(),
+    "--show-files": Flag(),
+    "--yes": Flag(),
+    **_OF_HYDRA,
+}
+VERBS: Mapping[str, Verb] = {
+    "run": Verb("launcher.verbs.run", Takes.OVERRIDES, ("--config-dir", *_OF_HYDRA)),
+    "plan": Verb(
+        "launcher.verbs.plan", Takes.OVERRIDES, ("--json", "--show-files", "--config-dir")
+    ),
+    "up": Verb("launcher.verbs.up", Takes.OVERRIDES, ("--config-dir",)),
+    "down": Verb("launcher.verbs.down", Takes.NAMES, ("--all",)),
+    "cancel": Verb("launcher.verbs.down", Takes.NAMES),
+    "gc": Verb("launcher.verbs.gc", Takes.OVERRIDES, ("--yes", "--config-dir")),
+    "status": Verb("launcher.verbs.status", Takes.NAMES, ("--json",)),
+    "logs": Verb("launcher.verbs.logs", Takes.NAMES, ("--follow",)),
+}
 
 
 def find(verb: str) -> Callable[[Arguments], int]:
     """The function of a verb: it returns the exit code and raises `LauncherError`."""
-    found: Callable[[Arguments], int] = getattr(importlib.import_module(VERBS[verb]), verb)
+    module = importlib.import_module(VERBS[verb].module)
+    found: Callable[[Arguments], int] = getattr(module, verb)
     return found
+
+
+def take_apart(verb: str, words: Sequence[str]) -> Arguments:
+    """The words behind a verb. Raises ConfigError for flags and words that it does not take."""
+    found, unknown = _parser(verb).parse_known_intermixed_args(words)
+    if unknown:
+        raise ConfigError([Problem(f"{verb} does not take {' '.join(unknown)}", hint=_known(verb))])
+    given = vars(found)
+    takes, rest = VERBS[verb].takes, given["words"]
+    if problems := [problem for word in rest for problem in _WORD_CHECKS[takes](verb, word)]:
+        raise ConfigError(problems)
+    valued = [name for name, flag in _OF_HYDRA.items() if flag.value is not None]
+    hydra = [f"{name}={given[name]}" for name in valued if given.get(name) is not None]
+    return Arguments(
+        overrides=rest if takes is Takes.OVERRIDES else (),
+        names=rest if takes is Takes.NAMES else (),
+        flags=frozenset(given["flags"]) - set(_OF_HYDRA),
+        config_dirs=given.get("--config-dir", ()),
+        hydra=[*(name for name in given["flags"] if name in _OF_HYDRA), *hydra],
+    )
+
+
+def exit_code(call: Callable[[], int]) -> int:
+    """The exit code of a call; an error of ours is told, without a traceback."""
+    try:
+        return call()
+    except LauncherError as error:
+        print(f"launcher: {type(error).__name__}\n{error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return Interrupted.exit_code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError([Problem(message, hint=_known(self.prog))])
+
+
+def _parser(verb: str) -> _Parser:
+    parser = _Parser(prog=verb, add_help=False, allow_abbrev=False)
+    parser.add_argument("words", nargs="*")
+    parser.set_defaults(flags=[])
+    for name in VERBS[verb].flags:
+        flag = FLAGS[name]
+        names = (flag.short, name) if flag.short else (name,)
+        if flag.value is None:
+            parser.add_argument(*names, dest="flags", action="append_const", const=name)
+        else:
+            parser.add_argument(*names, dest=name, **flag.value)
+    return parser
+
+
+def _known(verb: str) -> str:
+    spelled = [f"{FLAGS[name].short} {name}".strip() for name in VERBS[verb].flags]
+    return f"{verb} takes {VERBS[verb].takes.value} and the flags {', '.join(spelled) or 'none'}"
+
+
+def _override_problems(verb: str, word: str) -> list[Problem]:
+    """A verb that is misspelt or stands too late; any other word is judged with the overrides."""
+    if "=" in word or verb != "run":
+        return []
+    from launcher.config.nearest import nearest_hint
+
+    hint = "the verb comes first" if word in VERBS else nearest_hint(word, VERBS)
+    return [Problem(f"no override and no verb: {word}", hint=hint)] if hint else []
+
+
+def _name_problems(_verb: str, word: str) -> list[Problem]:
+    rule = f"a-z, then a-z, 0-9 and -, at most {NAME_LENGTH}"
+    return [] if is_name(word) else [Problem(f"not the name of a run ({rule}): {word!r}")]
+
+
+_WORD_CHECKS: Mapping[Takes, Callable[[str, str], list[Problem]]] = {
+    Takes.OVERRIDES: _override_problems,
+    Takes.NAMES: _name_problems,
+}

@@ -35,7 +35,7 @@ def cancel(arguments: Arguments) -> int:
 def end(name: str) -> None:
     """Stop the supervisor of a run, if it has one, and remove what is left of the run."""
     from launcher import provision
-    from launcher.providers import open_provider
+    from launcher.session import LazyProvider
     from launcher.spec import ProviderSpec
 
     record = registry.record(name)
@@ -48,7 +48,7 @@ def end(name: str) -> None:
         f"run-{name}", f"{name} did not stop in {CANCEL_SECONDS:g} s", CANCEL_SECONDS
     ):
         if record := registry.record(name):
-            opened = open_provider(ProviderSpec(**record["provider"]))
-            with contextlib.closing(opened) as provider:
-                provision.take_down(record, provider)
+            spec = ProviderSpec(**record["provider"])
+            with contextlib.closing(LazyProvider(spec)) as provider:
+                provision.take_down(record, provider.get)
     print(f"{name}: nothing is left")

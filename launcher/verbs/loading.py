@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher import registry
 from launcher.plan import Plan, make_plan
-from launcher.providers import EMULATED_PROJECT
+from launcher.providers import KINDS
 from launcher.spec import Spec
 from launcher.verbs import Arguments
 
@@ -34,7 +34,8 @@ def load(arguments: Arguments, *, workload: bool = True) -> tuple[Spec, Plan]:
         cwd=Path.cwd(),
         require_workload=workload,
     )
-    return spec, make_plan(spec, owner(), spec.provider.project or EMULATED_PROJECT)
+    project = spec.provider.project or KINDS[spec.provider.kind].project
+    return spec, make_plan(spec, owner(), project)
 
 
 def scan(spec: Spec) -> Manifest:
@@ -46,9 +47,16 @@ def scan(spec: Spec) -> Manifest:
     return source.scan(
         workload.working_dir,
         include=workload.include,
-        exclude=workload.exclude,
+        exclude=(*workload.exclude, *own_files(workload.working_dir)),
         required=workload.target if workload.kind == "script" else (),
     )
+
+
+def own_files(folder: Path) -> list[str]:
+    """The launcher's own home, should it lie in the folder that travels."""
+    home = registry.home().resolve()
+    inside = home.is_relative_to(folder.resolve()) and home != folder.resolve()
+    return [f"/{home.relative_to(folder.resolve())}/"] if inside else []
 
 
 @contextlib.contextmanager
@@ -64,26 +72,28 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
     taken = f"run {spec.name} is going on in another process; choose another name="
     path = Path.cwd() / "runs" / spec.name
     with registry.lock(f"run-{spec.name}", taken), RunFolder(path) as folder:
-        interrupt, screen = Interrupt(), Screen()
-        interrupt.on_first = lambda name: screen.phase(
-            "stopping", f"{name}: ending processes and deleting slices; again to leave at once"
+        screen = Screen()
+        interrupt = Interrupt(
+            lambda name: screen.phase(
+                "stopping", f"{name}: ends processes, deletes slices; once more to leave at once"
+            )
         )
         interrupt.install()
         folder.write_text("spec.yaml", yaml.safe_dump(dict(spec.config), sort_keys=False))
         folder.write("plan.json", plan.to_json())
-        with contextlib.closing(LazyProvider(spec.provider)) as provider:
-            yield Session(spec, plan, owner(), folder, screen, interrupt, provider)
+        nodes = [request.node_id for request in plan.requests]
+        try:
+            with contextlib.closing(LazyProvider(spec.provider, nodes)) as provider:
+                yield Session(spec, plan, owner(), folder, screen, interrupt, provider)
+        finally:
+            interrupt.uninstall()
 
 
 def headline(spec: Spec, plan: Plan) -> str:
-    where = {"local": "emulated on this machine; provider=google for real TPUs"}
-    place = where.get(spec.provider.kind, f"{spec.provider.kind}, {spec.cluster.zones[0]}")
-    cost = (
-        f", {plan.cost_per_hour_usd:.2f} USD/h"
-        if spec.provider.kind != "local" and plan.cost_per_hour_usd
-        else ""
-    )
-    return (
-        f"{spec.name}: {spec.mode.slices} x {spec.cluster.accelerator.accelerator_type},"
-        f" {plan.hosts} hosts, {plan.chips} chips{cost} ({place})"
-    )
+    kind = KINDS[spec.provider.kind]
+    place = f"{kind.place}, {spec.cluster.zones[0]}" if kind.billed else kind.place
+    cost = f", {plan.cost_per_hour_usd:.2f} USD/h" if plan.cost_per_hour_usd else ""
+    hosts = "1 host" if plan.hosts == 1 else f"{plan.hosts} hosts"
+    chips = "1 chip" if plan.chips == 1 else f"{plan.chips} chips"
+    slices = f"{spec.mode.slices} x {spec.cluster.accelerator.accelerator_type}"
+    return f"{spec.name}: {slices}, {hosts}, {chips}{cost if kind.billed else ''} ({place})"

@@ -17,7 +17,7 @@ def logs(arguments: Arguments) -> int:
     name = arguments.names[0]
     folder = run_folder(name, registry.record(name))
     positions: dict[Path, int] = {}
-    follow = bool({"-f", "--follow"} & arguments.flags)
+    follow = "--follow" in arguments.flags
     while True:
         record = registry.record(name)
         going_on = follow and record is not None and registry.is_alive(record["supervisor"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def plan(arguments: Arguments) -> int:
         for key, value in request.body.items():
             print(f"    {key}: {brief(value)}")
     for process in planned.processes:
-        print(f"  s{process.slice} h{process.host}: {' '.join(process.argv)}")
+        print(f"  s{process.slice} h{process.host}: {shlex.join(process.argv)}")
     print(f"  {source.describe(manifest)}")
     if "--show-files" in arguments.flags:
         print("\n".join(f"    {entry.path} ({entry.size} bytes)" for entry in manifest.files))

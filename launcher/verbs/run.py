@@ -12,6 +12,7 @@ def run(arguments: Arguments) -> int:
     spec, plan = load(arguments)
     manifest = scan(spec)
     with session(spec, plan) as current:
+        current.folder.begin()
         current.tell("plan", headline(spec, plan))
         current.tell("code", source.describe(manifest))
         current.folder.write("source.json", git.state(manifest.root))

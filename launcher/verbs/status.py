@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher import registry
 from launcher.errors import ConfigError
+from launcher.record import phase, read_lines
 from launcher.verbs import Arguments
 
 
@@ -64,7 +65,7 @@ def phase_of(
     if record is None:
         return str(result["status"]) if result else "gone"
     if registry.is_alive(record["supervisor"]):
-        return str(events[-1]["kind"]) if events else "starting"
+        return phase(events)
     return "up" if record["stays"] else "left behind (see gc)"
 
 
@@ -74,12 +75,3 @@ def run_folder(name: str, record: Mapping[str, Any] | None) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"no run {name!r} here; `python -m launcher status` lists them")
     return folder
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSON-lines file; a line being written is left for later."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

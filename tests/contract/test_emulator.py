@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as PollTimeout
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from launcher.emulator import client
 from launcher.errors import ConfigError, ProvisioningError
 
 ZONE = "projects/p/locations/us-east5-a"
+TEMP = Path(tempfile.gettempdir())
 State = tpu_v2.Node.State
 QUICK = Retry(initial=0.02, multiplier=1.0, predicate=lambda _: False)
 DAEMON = """
@@ -101,7 +104,7 @@ class Cloud:
         return processes(self.state_dir)
 
     def temp_folders(self) -> list[Path]:
-        return [path for uid in self.uids if (path := Path(f"/tmp/tpu-{uid}")).exists()]
+        return [path for uid in self.uids if (path := TEMP / f"tpu-{uid}").exists()]
 
     def control(self, command: str, **given: Any) -> dict[str, Any]:
         return client.control(self.endpoint, {"command": command, **given})
@@ -366,7 +369,7 @@ def test_preemption_is_told_first_and_keeps_the_name(cloud: Cloud) -> None:
 
 
 def test_preemption_during_a_create(cloud: Cloud) -> None:
-    cloud.fault("slow-create", "early", seconds=60, count=1)
+    cloud.fault("slow-create", "early", seconds="60s", count=1)
     operation = cloud.begin("early")
     assert cloud.get("early").state == State.CREATING
     assert not cloud.get("early").network_endpoints
@@ -409,6 +412,25 @@ def test_a_host_whose_init_is_killed_leaves_nothing(cloud: Cloud) -> None:
     wait_for(lambda: not cloud.processes())
     assert cloud.control("hosts")["hosts"][0]["state"] == "off"
     cloud.delete("init")
+
+
+def test_an_init_that_was_stopped_holds_nothing_up(cloud: Cloud) -> None:
+    for node_id in ("stopped-0", "stopped-1"):
+        cloud.create(node_id, script=DAEMON)
+        wait_for(lambda n=node_id: "exit status 0" in cloud.console(n))
+    pids = [host["pid"] for host in cloud.control("hosts")["hosts"]]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        deleting = pool.submit(cloud.delete, "stopped-1")
+        with pytest.raises(ConfigError, match="does not answer within 5 s"):
+            cloud.fault("freeze-host", "stopped-0", worker=0)
+        deleting.result()
+    os.kill(pids[0], signal.SIGCONT)  # the order that was given up is obeyed late
+    wait_for(lambda: cloud.control("hosts")["hosts"][0]["state"] == "frozen")
+    cloud.fault("thaw-host", "stopped-0", worker=0)
+    assert cloud.control("hosts")["hosts"][0]["state"] == "running"
+    cloud.delete("stopped-0")
 
 
 def test_slow_boot_and_never_boots(cloud: Cloud) -> None:
@@ -489,8 +511,84 @@ def test_a_rule_strikes_after_ready(cloud: Cloud) -> None:
         cloud.delete(node_id)
 
 
+def test_rules_strike_single_hosts(cloud: Cloud) -> None:
+    def states() -> list[str]:
+        return [host["state"] for host in cloud.control("hosts")["hosts"]]
+
+    rules = [
+        {"fault": "kill-host", "worker": 1},
+        {"fault": "kill-host", "worker": 3, "after": "100ms"},
+        {"fault": "freeze-host", "worker": 2, "after": "100ms"},
+        {"fault": "thaw-host", "worker": 2, "after": "600ms"},
+        {"fault": "kill-host", "worker": 4},
+    ]
+    with client.arm(cloud.endpoint, rules, ["single"]):
+        cloud.create("single", "v6e-16")
+        wait_for(lambda: states() == ["running", "off", "frozen", "off"])
+        wait_for(lambda: states() == ["running", "off", "running", "off"])
+    assert cloud.get("single").state == State.READY
+    cloud.delete("single")
+
+
+def test_a_host_fault_needs_its_worker(cloud: Cloud) -> None:
+    with pytest.raises(ConfigError, match="worker: kill-host needs it"):
+        cloud.fault("kill-host", "any", after="1s")
+
+
+def test_armed_rules_strike_the_nodes_of_their_client_while_it_is_there(cloud: Cloud) -> None:
+    rules = [{"fault": "stockout"}, {"fault": "preempt", "node": "written-*", "after": "1ms"}]
+    with client.arm(cloud.endpoint, rules, ["mine-s0"]):
+        cloud.create("theirs")
+        with pytest.raises(exceptions.ResourceExhausted):
+            cloud.create("mine-s0")
+        cloud.create("written-0")
+        wait_for(lambda: cloud.get("written-0").state == State.PREEMPTED)
+    wait_for(lambda: can_create(cloud, "mine-s0"))
+    for node_id in ("theirs", "written-0", "mine-s0"):
+        cloud.delete(node_id)
+    with pytest.raises(ConfigError, match=r"rules\.1\.fault.*\n.*did you mean repair"):
+        client.arm(cloud.endpoint, [{"fault": "repair"}, {"fault": "repairs"}], [])
+
+
+def can_create(cloud: Cloud, node_id: str) -> bool:
+    try:
+        cloud.create(node_id)
+    except exceptions.GoogleAPICallError:
+        return False
+    return True
+
+
+def test_the_rules_of_a_client_that_is_killed_are_gone(cloud: Cloud) -> None:
+    code = (
+        "import sys; from launcher.emulator import client\n"
+        "late = {'fault': 'preempt', 'node': 'k-late', 'after': '600ms'}\n"
+        "rules = [{'fault': 'stockout'}, late]\n"
+        "armed = client.arm(sys.argv[1], rules, ['k-mine']); print(1, flush=True); sys.stdin.read()"
+    )
+    argv = [sys.executable, "-c", code, cloud.endpoint]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as armer:
+        assert armer.stdout
+        assert armer.stdout.readline() == b"1\n"
+        assert not can_create(cloud, "k-mine")
+        cloud.create("k-late")
+        armer.kill()
+    wait_for(lambda: can_create(cloud, "k-mine"))
+    time.sleep(0.7)
+    assert cloud.get("k-late").state == State.READY, "what waited for its time is dropped"
+    cloud.delete("k-mine")
+    cloud.delete("k-late")
+
+
+def test_a_deed_that_takes_time_is_not_waited_for(cloud: Cloud) -> None:
+    cloud.create("long")
+    began = time.monotonic()
+    assert cloud.fault("repair", "long", seconds="2h")["state"] == "REPAIRING"
+    assert time.monotonic() - began < 2.0
+    cloud.delete("long")
+
+
 def test_a_delete_in_the_middle_of_things(cloud: Cloud) -> None:
-    cloud.fault("slow-create", "mid", seconds=60, count=1)
+    cloud.fault("slow-create", "mid", seconds="60s", count=1)
     cloud.fault("slow-delete", "mid", seconds="300ms", count=1)
     creating = cloud.begin("mid")
     deleting = cloud.tpu.delete_node(name=f"{ZONE}/nodes/mid")
@@ -512,6 +610,11 @@ def test_command_line(cloud: Cloud) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
     assert json.loads(run("fault", "kill-host", "cli", "0").stdout)["state"] == "READY"
+    first = [sys.executable, "-m", "launcher.emulator", "fault", "--endpoint", cloud.endpoint]
+    struck = subprocess.run([*first, "repair", "cli"], capture_output=True, timeout=30, check=True)
+    assert json.loads(struck.stdout)["struck"] == f"{ZONE}/nodes/cli"
+    bad = run("fault", "preempt", "cli", "--after", "3")
+    assert (bad.returncode, "after: '3' is no duration" in bad.stderr) == (2, True)
     unknown = run("fault", "preempt", "nobody")
     assert unknown.returncode == 2
     assert "there are:" in unknown.stderr

@@ -11,7 +11,8 @@ import pytest
 
 from launcher.emulator import client as emulator
 from launcher.errors import ProvisioningError
-from launcher.providers import NodeRequest, NodeState, Provider, open_provider
+from launcher.plan import NodeRequest
+from launcher.providers import NodeState, Provider, open_provider
 from launcher.spec import ProviderSpec
 
 PARENT = "projects/emulated/locations/us-central2-b"

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from launcher.compose import WORKLOADS, compose
-from launcher.config.overrides import as_hydra
+from launcher.config.overrides import as_hydra, check_points
 from launcher.errors import ConfigError, Problem
 from launcher.spec import Spec, Workload
 
@@ -61,7 +61,8 @@ def test_the_main_job(tmp_path: Path) -> None:
     assert made.name == "basic-v6e-16-1f2e"
     assert made.cluster.accelerator.accelerator_type == "v6e-16"
     assert made.cluster.runtime_version == "v2-alpha-tpuv6e"
-    assert made.cluster.zones == made.cluster.accelerator.zones
+    assert made.cluster.zones == made.cluster.accelerator.zones[:1]
+    assert made.mode.requirements == ("jax[tpu]",)
     assert (made.mode.framework, made.mode.slices) == ("jax", 1)
     assert made.provider.kind == "local"
     assert made.workload is not None
@@ -109,14 +110,14 @@ def test_made_up_names_fit(tmp_path: Path, write: Write) -> None:
 def test_seconds_zones_labels_and_folders(tmp_path: Path) -> None:
     made = spec(
         tmp_path,
-        "cluster.zone=[us-east5-b,europe-west4-a]",
+        "cluster.zone=[us-east5-b]",
         "cluster.labels.team-x=007",
-        "retry.hang_timeout=1.5h",
+        "retry.backoff=1.5m",
         "workload.checkpoint_dir=out",
     )
-    assert made.cluster.zones == ("us-east5-b", "europe-west4-a")
+    assert made.cluster.zones == ("us-east5-b",)
     assert made.cluster.labels == {"team-x": "007"}
-    assert (made.retry.hang_timeout, made.retry.grace) == (5400, 30)
+    assert (made.retry.backoff, made.retry.grace) == (90, 30)
     assert made.workload is not None
     assert made.workload.checkpoint_dir == str(tmp_path / "out")
     assert workload(tmp_path, "workload.checkpoint_dir=gs://b/c").checkpoint_dir == "gs://b/c"
@@ -346,6 +347,13 @@ TABLE = [
     (["cluster.capacity=cheap"], "cluster.capacity", ""),
     (["cluster.zone='a b'"], "cluster.zone", ""),
     (["cluster.zone=[]"], "cluster.zone", ""),
+    (["cluster.zone=us-east5"], "cluster.zone", ""),
+    (["cluster.zone=us-east-5b"], "cluster.zone", ""),
+    (["cluster.zone=[us-east5-b,us-east5-a]"], "cluster.zone", "the one that you prefer"),
+    (["cluster=v4-8", "cluster.zone=us-east5-b"], "cluster.zone", "it is in us-central2-b"),
+    (["provider.rules=[{fault: premept}]"], "provider.rules.0.fault", ""),
+    (["provider.rules=[{fault: preempt},{fault: kill-host}]"], "provider.rules.1.worker", ""),
+    (["retry.hang_timeout=1h"], "retry.hang_timeout", ""),
     (["cluster.labels.Team=x"], "cluster.labels.Team", ""),
     (["provider=google"], "provider.project", "GOOGLE_CLOUD_PROJECT"),
     (
@@ -373,6 +381,7 @@ TABLE = [
     (["workload.command=[./missing]"], "workload.command", ""),
     (["workload.command=[a,[b]]"], "workload.command.1", ""),
     (["workload.requirements=['ray==2.9.0']"], "workload.requirements.0", ""),
+    (["mode.requirements=['jax[']"], "mode.requirements.0", ""),
     (["workload.requirements=['not a package!']"], "workload.requirements.0", ""),
 ]
 
@@ -463,9 +472,42 @@ def test_not_utf8(tmp_path: Path, write: Write) -> None:
 
 
 def test_the_form_that_hydra_takes() -> None:
-    typed = ["cluster=v4-8", "workload.args.lr=1", "+workload.env.A=1", "mode.slices=2", "~name"]
-    expected = ["cluster=v4-8", "++workload.args.lr=1", "++workload.env.A=1", *typed[3:]]
-    assert as_hydra(typed) == expected
+    typed = ["+cluster=v4-8", "workload.args.lr=1e-5,x", "+mode.slices=2", "~name", "hydra.a=1"]
+    typed += ["workload.env.A=choice(3.10,true,yes,'a, b')", "workload.command=[run,3.10,null]"]
+    assert as_hydra(typed) == [
+        "cluster=v4-8",
+        "++workload.args.lr='1e-5',x",
+        "++mode.slices=2",
+        "~name",
+        "hydra.a=1",
+        "++workload.env.A=choice('3.10','true',yes,'a, b')",
+        "++workload.command=[run,'3.10',null]",
+    ]
+
+
+def test_each_value_of_a_sweep_is_in_a_trial_that_is_checked() -> None:
+    typed = ["cluster=v4-8,v6e-8", "name=a", "workload.args.x=1e-5,2", "mode.slices=range(1,3)"]
+    typed += ["workload.args.y=interval(0,1)", "workload=glob(*)"]
+    first = ["cluster=v4-8", "name=a", "workload.args.x='1e-5'", "mode.slices=1"]
+    assert check_points(typed) == [
+        first,
+        ["cluster=v6e-8", *first[1:]],
+        [*first[:2], "workload.args.x='2'", "mode.slices=1"],
+        [*first[:3], "mode.slices=2"],
+    ]
+
+
+def test_google_may_offer_a_zone_that_the_table_does_not_know(tmp_path: Path) -> None:
+    google = ("provider=google", "provider.project=p1", "cluster=v4-8")
+    made = spec(tmp_path, *google, "cluster.zone=us-east9-ai1b")
+    assert made.cluster.zones == ("us-east9-ai1b",)
+
+
+def test_a_wrong_rule_of_a_file_is_told_with_its_line(tmp_path: Path, write: Write) -> None:
+    text = "provider:\n  rules:\n    - fault: preempt\n    - fault: kill-host\n"
+    write("conf/experiment/mine.yaml", GLOBAL + text)
+    (found,) = problems(tmp_path, "experiment=mine").values()
+    assert (found.key, found.where) == ("provider.rules.1.worker", "conf/experiment/mine.yaml:5")
 
 
 def test_groups_of_hydra_are_for_hydra_to_judge(tmp_path: Path) -> None:
@@ -519,6 +561,9 @@ def test_all_problems_at_once_and_soon(tmp_path: Path, write: Write) -> None:
         "workload.args.x=${oc.env:A_TOKEN}",
         "cluster.labels.x=${oc.env:A_TOKEN}",
         "workload.requirements=['${oc.env:A_TOKEN}']",
+        "cluster.zone=${oc.env:A_TOKEN}",
+        "provider.rules=[{fault:'${oc.env:A_TOKEN}'}]",
+        "provider.rules=[{fault:kill-host,worker:'${oc.env:A_TOKEN}'}]",
     ],
 )
 def test_no_problem_shows_what_a_variable_holds(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -13,18 +17,31 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft7Validator
+from referencing import Registry, Resource
 
 from launcher.accelerators import all_types, lookup
-from launcher.emulator import faults, guest, init
-from launcher.emulator.api_errors import ApiError
+from launcher.emulator import guest, init
+from launcher.emulator.api_errors import ApiError, injected
 from launcher.emulator.client import default_state_dir
+from launcher.emulator.faults import CODES, FAULTS
 from launcher.emulator.ledger import GONE, Ledger
 from launcher.emulator.metadata import MetadataServer, claim_addresses, etag
 from launcher.emulator.names import Place, page, split
+from launcher.emulator.node import LONGEST_BELOW, SOCKET_BYTES, temp_folder
 from launcher.emulator.presence import LINGER, Presence
-from launcher.emulator.rules import Rules, duration
+from launcher.emulator.rule_schema import rule_schema
+from launcher.emulator.rules import Rules, check_rule, load, parse, parse_for
 from launcher.emulator.wire import v2
 from launcher.errors import ConfigError
+
+SCHEMAS = Path(__file__).parents[2] / "schemas"
+VALUES: dict[str, Any] = {
+    "worker": 1,
+    "count": 2,
+    "code": "ABORTED",
+    **dict.fromkeys(("seconds", "lasts", "notice", "after"), "1s"),
+}
 
 
 class Clock:
@@ -36,21 +53,21 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("1.5m", 90), ("1h", 3600), (3, 3)]
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("1.5m", 90), ("1h", 3600)]
 )
-def test_durations(text: object, seconds: float) -> None:
-    assert duration(text) == seconds
+def test_durations(text: str, seconds: float) -> None:
+    assert parse({"fault": "preempt", "after": text}).after == seconds
 
 
-@pytest.mark.parametrize("text", ["30", "s", "-1s", "1d", "", None, True])
+@pytest.mark.parametrize("text", ["30", 30, "s", "-1s", "1d", "", None, True])
 def test_what_is_no_duration(text: object) -> None:
-    with pytest.raises(ValueError, match="no duration"):
-        duration(text)
+    with pytest.raises(ConfigError, match="no duration such as 30s"):
+        parse({"fault": "preempt", "after": text})
 
 
 def test_a_rule_strikes_whom_it_names_and_as_often_as_it_says() -> None:
     rules = Rules()
-    rules.arm(faults.parse({"fault": "slow-boot", "node": "a-*", "worker": 1, "count": 2}))
+    rules.arm(parse({"fault": "slow-boot", "node": "a-*", "worker": 1, "count": 2}))
     assert not rules.strike("slow-boot", node="b-1", zone="z", worker=1)
     assert not rules.strike("slow-boot", node="a-1", zone="z", worker=0)
     assert not rules.strike("never-boots", node="a-1", zone="z", worker=1)
@@ -59,27 +76,101 @@ def test_a_rule_strikes_whom_it_names_and_as_often_as_it_says() -> None:
 
 
 def test_faults_know_their_defaults() -> None:
-    rule = faults.parse({"fault": "lost-reply"})
+    rule = parse({"fault": "lost-reply"})
     assert (rule.method, rule.count) == ("CreateNode", 1)
-    assert faults.parse({"fault": "stockout"}).count is None
-    error = faults.parse({"fault": "call-error", "code": "PERMISSION_DENIED"}).error()
+    assert parse({"fault": "stockout"}).count is None
+    error = injected("PERMISSION_DENIED", "no")
     assert (error.code, error.number) == (grpc.StatusCode.PERMISSION_DENIED, 7)
+
+
+def test_codes_are_those_of_grpc() -> None:
+    assert [*CODES] == [name for name in grpc.StatusCode.__members__ if name != "OK"]
+
+
+def test_rules_for_some_nodes_strike_no_others() -> None:
+    given = [{"fault": "stockout"}, {"fault": "preempt", "node": "other-*"}]
+    mine, written = parse_for(["mine-s0", "mine-s1"], given)
+    rules = Rules()
+    rules.arm(mine, written)
+    assert rules.strike("stockout", node="mine-s1", zone="z") is mine
+    assert not rules.strike("stockout", node="mine-s10", zone="z")
+    assert rules.strike("preempt", node="other-s0", zone="z") is written
+    rules.disarm(mine)
+    assert not rules.strike("stockout", node="mine-s1", zone="z")
+    assert mine not in rules
+    assert written in rules
 
 
 @pytest.mark.parametrize(
     ("given", "texts"),
     [
         ({"fault": "stokout"}, ["did you mean stockout?"]),
-        ({}, ["there are preempt"]),
+        ({}, ["fault: not set", "there are preempt"]),
+        ({"fault": ["stockout"]}, ["no fault"]),
         ({"fault": "stockout", "notice": "1s"}, ["notice", "it takes node, zone, count"]),
+        ({"fault": "stockout", "cuont": 1, 2: 3}, ["cuont", "did you mean count?", "2: no option"]),
+        ({"fault": "kill-host", "after": "5s"}, ["worker: kill-host needs it"]),
+        ({"fault": "preempt", "node": 3, "zone": ""}, ["node: 3 is no text", "zone: '' is no"]),
         ({"fault": "slow-boot", "seconds": "1d", "worker": "x"}, ["seconds", "worker"]),
         ({"fault": "call-error", "code": "NOPE"}, ["no gRPC code", "RESOURCE_EXHAUSTED"]),
     ],
 )
 def test_a_bad_rule_lists_every_problem(given: dict[str, Any], texts: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        faults.parse(given)
+        check_rule(given)
     assert all(text in str(caught.value) for text in texts)
+
+
+def test_rules_are_checked_without_grpc_or_google() -> None:
+    code = (
+        "import sys; from launcher.emulator.rules import check_rule\n"
+        "check_rule({'fault': 'repair'})\n"
+        "assert not {'grpc', 'google', 'yaml'} & {name.split('.')[0] for name in sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_the_schema_says_what_the_tables_say() -> None:
+    schema = json.loads((SCHEMAS / "provider.json").read_text())
+    assert schema["properties"]["rules"]["items"] == rule_schema(), (
+        "run python -m launcher.emulator.rule_schema schemas/provider.json"
+    )
+
+
+@pytest.fixture(scope="module")
+def in_schema() -> Callable[[object], bool]:
+    common = Resource.from_contents(json.loads((SCHEMAS / "common.json").read_text()))
+    registry = Registry[Any]().with_resource("common.json", common)
+    return Draft7Validator(rule_schema(), registry=registry).is_valid
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_schema_takes_every_rule(fault: str, in_schema: Callable[[object], bool]) -> None:
+    rule = {"fault": fault, **{key: VALUES.get(key, "text") for key in FAULTS[fault].keys}}
+    check_rule(rule)
+    assert in_schema(rule)
+    rule["message"] = "${oc.env:TEXT}"
+    assert in_schema(rule)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"fault": "stokout"},
+        {"fault": "stockout", "cuont": 1},
+        {"fault": "kill-host"},
+        {"fault": "preempt", "after": 5},
+        {"fault": "call-error", "code": "OK"},
+        {"fault": "stockout", "count": -1},
+    ],
+)
+def test_the_schema_refuses_what_the_check_refuses(
+    rule: dict[str, Any], in_schema: Callable[[object], bool]
+) -> None:
+    with pytest.raises(ConfigError):
+        check_rule(rule)
+    assert not in_schema(rule)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +179,21 @@ def test_a_bad_rule_lists_every_problem(given: dict[str, Any], texts: list[str])
 )
 def test_rules_from_a_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    assert [rule.fault for rule in faults.load(tmp_path / name)] == ["stockout"]
+    assert [rule.fault for rule in load(tmp_path / name)] == ["stockout"]
+
+
+def test_every_rule_of_a_file_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("- fault: stokout\n- {fault: kill-host}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "r.yaml")
+    assert [problem.key for problem in caught.value.problems] == ["rules.0.fault", "rules.1.worker"]
 
 
 @pytest.mark.parametrize("text", ["{", "a: [", "fault: stockout", "- stockout"])
 def test_files_that_hold_no_rules(tmp_path: Path, text: str) -> None:
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"r\.yaml"):
-        faults.load(tmp_path / "r.yaml")
+        load(tmp_path / "r.yaml")
 
 
 @given(st.lists(st.sampled_from(["CREATING", "READY", "REPAIRING", "PREEMPTED"]), max_size=8))
@@ -124,6 +222,31 @@ def test_the_ledger_file_is_whole_and_outlives_the_emulator(tmp_path: Path) -> N
     found = json.loads((tmp_path / "ledger.json").read_text())
     assert [row["reason"] for row in found["nodes"]] == ["preempted", ""]
     assert found["left"] == ["left"]
+
+
+def test_the_ledger_forgets_the_oldest_of_those_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.emulator.ledger.KEPT", 3)
+    ledger = Ledger(tmp_path / "ledger.json", Clock())
+    ledger.open("left", "z", "v6e-1")
+    for number in range(6):
+        ledger.enter(ledger.open(f"gone-{number}", "z", "v6e-1"), GONE)
+    ledger.open("new", "z", "v6e-1")
+    names = [row["name"] for row in Ledger(tmp_path / "ledger.json").to_json()["nodes"]]
+    assert names == ["left", "gone-3", "gone-4", "gone-5", "new"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "parent"), [("/tmp/t", "/tmp/t"), ("/a", "/a"), ("/tmp/" + "long/" * 9, "/tmp")]
+)
+def test_temp_folders_leave_room_for_sockets(
+    monkeypatch: pytest.MonkeyPatch, folder: str, parent: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    temp = temp_folder("0a0b0c0d")
+    assert temp == Path(parent, "tpu-0a0b0c0d")
+    assert len(str(temp / LONGEST_BELOW)) <= SOCKET_BYTES
 
 
 def test_presence() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher import gang
-from launcher.gang import Ending, Gang, Rank
+from launcher import member
+from launcher.gang import Gang
+from launcher.member import Ending, Member
 
 AGENT = """
 import json, sys, threading
@@ -23,7 +26,7 @@ from pathlib import Path
 from launcher import agent
 agent.adopt_orphans()
 order = json.loads(sys.stdin.readline())
-gang = agent.Gang(order, Path(order["cwd"]), agent.clean_environment(dict(order["base"])))
+gang = agent.HostProcesses(order, Path(order["cwd"]), agent.clean_environment(dict(order["base"])))
 threading.Event().wait()
 """
 PLACES = [(0, 0), (0, 1)]
@@ -31,14 +34,14 @@ PLACES = [(0, 0), (0, 1)]
 
 class Feed:
     def __init__(self) -> None:
-        self.bytes: dict[Rank, bytes] = {}
+        self.bytes: dict[Member, bytes] = {}
         self.lines: list[str] = []
         self.endings: list[Ending] = []
 
-    def output(self, rank: Rank, chunk: bytes) -> None:
-        self.bytes[rank] = self.bytes.get(rank, b"") + chunk
+    def output(self, member: Member, chunk: bytes) -> None:
+        self.bytes[member] = self.bytes.get(member, b"") + chunk
 
-    def metrics(self, rank: Rank, line: str) -> None:
+    def metrics(self, member: Member, line: str) -> None:
         self.lines.append(line)
 
     def ended(self, ending: Ending) -> None:
@@ -50,7 +53,7 @@ class Hosts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.gang = Gang("127.0.0.9", PLACES, [Rank(*p) for p in PLACES])
+        self.gang = Gang("127.0.0.9", PLACES, [Member(*p) for p in PLACES])
         self.agents: list[subprocess.Popen[bytes]] = []
         self.feed = Feed()
 
@@ -64,6 +67,7 @@ class Hosts:
                 "host": list(place),
                 "cwd": str(self.folder),
                 "base": {"PATH": os.environ["PATH"]},
+                "grace": 0.2,
                 "processes": [{"process": 0, "argv": argv, "env": env or {}}],
             }
             agent = subprocess.Popen(
@@ -81,7 +85,7 @@ class Hosts:
         return self.gang.follow(self.feed, lambda _: None)
 
     def stop(self, grace: float = 0.3) -> list[Ending]:
-        left = set(self.gang.ranks) - {e.rank for e in self.feed.endings}
+        left = set(self.gang.members.values()) - {e.member for e in self.feed.endings}
         return self.gang.stop(self.feed, grace, left)
 
     def descendants(self) -> list[psutil.Process]:
@@ -119,13 +123,13 @@ def test_output_and_arguments_arrive_byte_for_byte(hosts: Hosts) -> None:
     )
     hosts.start([*python(show), *odd], python("pass"))
     assert [e.code for e in hosts.follow()] == [0, 0]
-    assert hosts.feed.bytes[Rank(0, 0)] == repr(odd).encode() + b"\xff\r no newline"
+    assert hosts.feed.bytes[Member(0, 0)] == repr(odd).encode() + b"\xff\r no newline"
 
 
 def test_first_failure_ends_the_gang_and_is_named(hosts: Hosts) -> None:
     hosts.start(python("import time; time.sleep(600)"), python("raise SystemExit(7)"))
     (first,) = hosts.follow()
-    assert (first.rank, first.code) == (Rank(0, 1), 7)
+    assert (first.member, first.code) == (Member(0, 1), 7)
     (second,) = hosts.stop()
     assert second.collateral
     assert not hosts.descendants()
@@ -158,7 +162,7 @@ def test_a_dead_host_is_noticed_at_once(hosts: Hosts) -> None:
             process.kill()
     killed = time.time()
     (lost,) = hosts.follow()
-    assert (lost.rank, lost.code) == (Rank(0, 1), None)
+    assert (lost.member, lost.code) == (Member(0, 1), None)
     assert lost.time - killed < 1
 
 
@@ -180,7 +184,7 @@ def test_what_cannot_be_started_ends_as_in_a_shell(hosts: Hosts, name: str, code
     (first,) = hosts.follow()
     assert first.code == code
     hosts.stop()
-    assert b"cannot start" in hosts.feed.bytes[Rank(0, 0)]
+    assert b"cannot start" in hosts.feed.bytes[Member(0, 0)]
 
 
 def test_foreign_variables_do_not_reach_a_process(hosts: Hosts) -> None:
@@ -195,5 +199,58 @@ def test_foreign_variables_do_not_reach_a_process(hosts: Hosts) -> None:
 @pytest.mark.parametrize("code", [0, 3, -9])
 def test_endings_are_described(code: int) -> None:
     assert (
-        gang.describe(code) == {0: "exit code 0", 3: "exit code 3", -9: "killed by SIGKILL"}[code]
+        member.describe(code) == {0: "exit code 0", 3: "exit code 3", -9: "killed by SIGKILL"}[code]
     )
+
+
+def test_a_silent_host_is_noticed_while_another_one_talks() -> None:
+    """A frozen host keeps its connection; heartbeats and output of others must not hide it."""
+    quiet, chatty = (0, 0), (0, 1)
+    gang = Gang("127.0.0.9", PLACES, [Member(*p) for p in PLACES], silence=0.5)
+    links = []
+    for place in (quiet, chatty):
+        address, _, port = gang.callback.rpartition(":")
+        link = socket.create_connection((address, int(port)))
+        link.sendall(json.dumps({"kind": "hello", "key": gang.key, "host": place}).encode() + b"\n")
+        links.append(link)
+    gang.await_links()
+    for place in PLACES:
+        gang.heard[place] = time.monotonic()
+    talking = threading.Event()
+
+    def talk() -> None:
+        while not talking.wait(0.01):
+            links[1].sendall(b'{"kind": "alive"}\n')
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    (lost,) = gang.follow(Feed(), lambda _: None)
+    talking.set()
+    talker.join()
+    assert lost.member == Member(*quiet)
+    assert "silent" in lost.reason
+    gang.close()
+    for link in links:
+        link.close()
+
+
+def test_a_stranger_is_hung_up_on() -> None:
+    gang = Gang("127.0.0.9", PLACES, [Member(*p) for p in PLACES])
+    address, _, port = gang.callback.rpartition(":")
+    with socket.create_connection((address, int(port))) as link:
+        link.sendall(b'{"kind": "hello", "key": "guess", "host": [0, 0]}\n')
+        assert link.recv(1) == b""
+    assert not gang.links
+    gang.close()
+
+
+def test_closing_a_gang_frees_its_port_and_threads() -> None:
+    before = set(threading.enumerate())
+    gang = Gang("127.0.0.9", PLACES, [Member(*p) for p in PLACES])
+    address, _, port = gang.callback.rpartition(":")
+    started = set(threading.enumerate()) - before
+    assert started
+    gang.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((address, int(port)), 1)
+    wait_until(lambda: not any(thread.is_alive() for thread in started))

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from launcher.gang import Ending, Rank
+from launcher.member import Ending, Member
 from launcher.verdict import Evidence, Outcome, judge
 
 READY = {0: "READY", 1: "READY"}
 
 
 def ending(host: int, code: int | None, at: float, *, collateral: bool = False) -> Ending:
-    return Ending(Rank(0, host), code, "", at, collateral)
+    return Ending(Member(0, host), code, "", at, collateral)
 
 
 OK = [ending(0, 0, 1), ending(1, 0, 2)]
@@ -64,4 +64,4 @@ def test_judge(
 ) -> None:
     verdict = judge(Evidence(endings, states))
     assert (verdict.outcome, verdict.code) == (outcome, code)
-    assert (str(verdict.cause.rank) if verdict.cause else None) == cause
+    assert (str(verdict.cause.member) if verdict.cause else None) == cause
