@@ -30,11 +30,12 @@ cat > config.json <<'END_OF_CONFIG'
 {config}
 END_OF_CONFIG
 
-install() {{  # an interpreter and packages of the coordinator's versions, beside the system's own
-  python3 -m pip install --quiet uv || {{ apt-get update -q && apt-get install -y -q python3-pip; }}
-  python3 -m pip install --quiet uv &&
-    python3 -m uv venv --quiet --clear --python {python} venv &&
-    python3 -m uv pip install --quiet --compile-bytecode --python venv/bin/python {packages}
+install() {{  # an interpreter and packages of the coordinator's versions; the image stays as it is
+  python3 -m pip --version >/dev/null || {{ apt-get update -q && apt-get install -y -q python3-pip; }}
+  python3 -m pip install --quiet --upgrade --target uv uv &&
+    PYTHONPATH=uv python3 -m uv venv --quiet --clear --python {python} venv &&
+    PYTHONPATH=uv python3 -m uv pip install --quiet --compile-bytecode --python venv/bin/python \\
+      {packages}
 }}
 
 python=python3

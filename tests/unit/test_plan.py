@@ -12,7 +12,7 @@ import pytest
 from launcher import accelerators
 from launcher.compose import compose
 from launcher.plan import AT_RUN_TIME, Plan, make_plan
-from launcher.startup import exact_version, host_config, package_name, startup_script
+from launcher.startup import RAYNODE, exact_version, host_config, package_name, startup_script
 
 
 def planned(*overrides: str) -> Plan:
@@ -59,6 +59,16 @@ def test_price_is_per_chip_and_slice() -> None:
     assert planned("cluster=v4-8").cost_per_hour_usd == pytest.approx(4 * 3.22)
     assert planned("cluster=v5litepod-16").cost_per_hour_usd == pytest.approx(16 * 1.20)
     assert planned("cluster=v4-8", "mode.slices=2").cost_per_hour_usd == pytest.approx(8 * 3.22)
+
+
+def test_startup_script_is_the_golden_one() -> None:
+    """What runs as root on a user's TPU VMs changes only on purpose."""
+    config = {"python": "3.11.7", "packages": {"ray": "2.60.0"}, "chips_per_host": 4}
+    script = startup_script(config, ["jax[tpu]==0.10.2"])
+    golden = Path(__file__).with_name("data") / "startup.sh"
+    assert script.replace(RAYNODE.read_text().rstrip(), "(the text of raynode.py)") == (
+        golden.read_text()
+    )
 
 
 def test_startup_script_is_valid_bash_and_quotes_what_it_is_given(tmp_path: Path) -> None:

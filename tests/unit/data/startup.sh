@@ -1,0 +1,34 @@
+#!/bin/bash
+# Joins this TPU VM to a Ray cluster. Written by launcher; safe to run again after a reboot.
+set -u
+umask 077
+dir="${TMPDIR:-/tmp}/launcher"
+mkdir -p "$dir" && cd "$dir" || exit 1
+cat > raynode.py <<'END_OF_RAYNODE'
+(the text of raynode.py)
+END_OF_RAYNODE
+cat > config.json <<'END_OF_CONFIG'
+{
+ "chips_per_host": 4,
+ "packages": {
+  "ray": "2.60.0"
+ },
+ "python": "3.11.7"
+}
+END_OF_CONFIG
+
+install() {  # an interpreter and packages of the coordinator's versions; the image stays as it is
+  python3 -m pip --version >/dev/null || { apt-get update -q && apt-get install -y -q python3-pip; }
+  python3 -m pip install --quiet --upgrade --target uv uv &&
+    PYTHONPATH=uv python3 -m uv venv --quiet --clear --python 3.11.7 venv &&
+    PYTHONPATH=uv python3 -m uv pip install --quiet --compile-bytecode --python venv/bin/python \
+      'ray[default]==2.60.0' 'jax[tpu]==0.10.2'
+}
+
+python=python3
+if ! why=$("$python" raynode.py check config.json 2>&1); then
+  echo "launcher: preparing Python 3.11.7 ($why)"
+  install || { echo "launcher: installation failed"; exit 1; }
+  python="$dir/venv/bin/python"
+fi
+nohup "$python" raynode.py host config.json &
