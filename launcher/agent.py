@@ -69,10 +69,10 @@ class Agent:
     def has_code(self, digest: str) -> bool:
         return self._code(digest).is_dir()
 
-    def receive_code(self, digest: str, chunk: bytes, last: bool) -> None:
+    def receive_code(self, digest: str, chunk: bytes, first: bool, last: bool) -> None:
         """Take the next piece of the archive; unpack it when it was the `last`."""
         archive = self._code(digest).with_suffix(".tar")
-        if self.incoming is None:
+        if first or self.incoming is None:
             archive.parent.mkdir(parents=True, exist_ok=True)
             self.incoming = archive.open("w+b")
         self.incoming.write(chunk)

@@ -7,13 +7,15 @@ between a join and the use of the host.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import agent, archive, raynode
+from launcher import agent, archive, coordinator, raynode
 from launcher.coordinator import Head
 from launcher.errors import ClusterError
 from launcher.member import Place
@@ -43,6 +45,7 @@ def connect(head: Head) -> None:
     raynode.renew_environment(str(head.token_file), {"RAY_AUTH_TOKEN": head.token})
     import ray
 
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # it tells of dead workers on the screen
     try:
         ray.init(
             address=head.gcs_address,
@@ -59,9 +62,13 @@ def connect(head: Head) -> None:
         ray.cloudpickle.register_pickle_by_value(module)
 
 
-def disconnect() -> None:
+def disconnect(head: Head | None = None) -> None:
+    """Leave the cluster, unless its head is gone: Ray would wait for it, then end this process."""
     if ray := sys.modules.get("ray"):
-        ray.shutdown()
+        with contextlib.suppress(ClusterError):
+            if head:
+                coordinator.require_alive(head)
+            ray.shutdown()
 
 
 def gather(

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from launcher import raynode, registry
 from launcher.errors import ClusterError
 
 STOP_SECONDS = 15.0
+LONGEST_TEMP = 20
 OBJECT_STORE_BYTES = 200_000_000
 
 
@@ -93,7 +95,10 @@ def start_head(head_id: str, choose_address: Callable[[], str], dashboard: bool)
 
 def choose(head_id: str, choose_address: Callable[[], str]) -> Head:
     address = choose_address()
-    folder = Path(tempfile.gettempdir()) / f"ray-{secrets.token_hex(4)}"
+    temp = tempfile.gettempdir()
+    # Ray's sockets lie 75 bytes below, and the path of a socket ends at 107.
+    base = Path(temp if len(os.fsencode(temp)) <= LONGEST_TEMP else "/tmp")
+    folder = base / f"ray-{secrets.token_hex(4)}"
     return Head(head_id, address, tuple(raynode.port_block(address, head=True)), str(folder))
 
 
@@ -142,6 +147,14 @@ def wait_for_head(head: Head, timeout: float, pause: Callable[[float], None]) ->
                 f"{text[-2000:]}"
             )
         pause(0.02)
+
+
+def require_alive(head: Head) -> None:
+    """Raises ClusterError when nothing listens at the head's address any more."""
+    try:
+        socket.create_connection((head.address, head.ports[-2]), 5).close()
+    except OSError as error:
+        raise ClusterError(f"the Ray head at {head.gcs_address} is gone: {error}") from error
 
 
 def processes(head: Head) -> list[psutil.Process]:

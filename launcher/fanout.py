@@ -36,6 +36,7 @@ class Attempt:
     code: str  # digest of the packed working directory
     env: Mapping[str, str]
     grace: float
+    straggler_timeout: float | None
 
 
 def run(
@@ -52,7 +53,7 @@ def run(
     among the endings as lost, when this returns or raises. Raises HostsLost before the start.
     """
     members = [member_of(process, processes) for process in processes]
-    gang = Gang(address, hosts, members)
+    gang = Gang(address, hosts, members, attempt.straggler_timeout)
     endings: list[Ending] = []
     try:
         orders = make_orders(gang, hosts, processes, attempt)
@@ -93,9 +94,9 @@ def ship(hosts: Mapping[Place, Host], digest: str, chunks: Callable[[], Iterable
     targets = {place: host for place, host in hosts.items() if not has[place]}
     if not targets:
         return
-    for piece, is_last in pieces(chunks()):
-        chunk = ray.put(piece)
-        ask(targets, lambda host: host.agent.receive_code.remote(digest, chunk, is_last))  # noqa: B023
+    for index, (piece, is_last) in enumerate(pieces(chunks())):
+        arguments = (digest, ray.put(piece), index == 0, is_last)
+        ask(targets, lambda host: host.agent.receive_code.remote(*arguments))  # noqa: B023
 
 
 def pieces(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

@@ -27,6 +27,7 @@ CONNECT_SECONDS = 60.0
 KILL_SECONDS = 15.0  # beyond the grace, for SIGKILL to be confirmed
 # Frames that wait to be handled; beyond that the connection slows the writer down.
 BACKLOG = 256
+LEFT_EARLY = 124  # the exit code of timeout(1)
 
 Frame = tuple[Place, dict[str, Any], bytes]
 
@@ -49,6 +50,7 @@ class Gang:
         address: str,
         hosts: Collection[Place],
         members: Sequence[Member],
+        straggler_timeout: float | None = None,
         silence: float = SILENCE_SECONDS,
     ) -> None:
         self.hosts = hosts
@@ -58,6 +60,7 @@ class Gang:
         self.frames: queue.Queue[Frame] = queue.Queue(BACKLOG)
         self.links: dict[Place, socket.socket] = {}
         self.heard: dict[Place, float] = {}
+        self.straggler_timeout = straggler_timeout
         self.silence = silence
         self.gone: set[Place] = set()
         self.ordered = False
@@ -110,8 +113,16 @@ class Gang:
                 sink.ended(ending)
             if any(ending.code != 0 for ending in endings):
                 break
+            if running and endings and self._is_overdue(endings[0]):
+                endings[0] = left_early(endings[0], running)
+                break
             pause(0)
         return endings
+
+    def _is_overdue(self, first: Ending) -> bool:
+        """Whether the others still run so long after the first has ended that they must hang."""
+        limit = self.straggler_timeout
+        return limit is not None and time.time() - first.time > limit
 
     def stop(self, sink: Sink, grace: float, left: Iterable[Member]) -> list[Ending]:
         """End what still runs; wait until every living host has confirmed it.
@@ -185,6 +196,13 @@ class Gang:
         for member in sorted(running):
             if member.place == place:
                 yield Ending(member, None, reason, time.time())
+
+
+def left_early(ending: Ending, running: Collection[Member]) -> Ending:
+    """What ended well alone, while its peers wait for it in vain, has failed them."""
+    others = ", ".join(map(str, sorted(running)))
+    reason = f"ended with exit code 0 while {others} went on (retry.straggler_timeout)"
+    return dataclasses.replace(ending, code=LEFT_EARLY, reason=reason)
 
 
 def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:

@@ -18,7 +18,14 @@ from typing import Any
 
 from launcher import cluster, coordinator, registry
 from launcher.coordinator import Head
-from launcher.errors import ConfigError, Interrupted, LauncherError, ProvisioningError, SliceLost
+from launcher.errors import (
+    ClusterError,
+    ConfigError,
+    Interrupted,
+    LauncherError,
+    ProvisioningError,
+    SliceLost,
+)
 from launcher.member import Place
 from launcher.plan import NodeRequest
 from launcher.providers import KINDS, NodeState, Provider
@@ -59,7 +66,7 @@ def acquired(session: Session, *, stays: bool) -> Iterator[Joined]:
         if not was_up:
             release(session)
         raise
-    cluster.disconnect()
+    leave(session)
     if not stays:
         release(session)
 
@@ -97,7 +104,7 @@ def adopt(session: Session, record: Mapping[str, Any], stays: bool) -> Joined | 
         raise
     except LauncherError as error:
         session.tell("adopt", f"not usable as it is, made anew: {str(error).splitlines()[0]}")
-        cluster.disconnect()
+        leave(session)
         return None
     session.tell("adopted", f"{len(hosts)} hosts that were up")
     return Joined(head, hosts)
@@ -203,7 +210,11 @@ def join_new(
 
     session.screen.wait("Ray head starting")
     coordinator.wait_for_head(head, HEAD_SECONDS, check)
-    return join(session, head, incarnation, is_late, console, check)
+    try:
+        return join(session, head, incarnation, is_late, console, check)
+    except ClusterError:
+        require_alive(session)  # hosts that are missing or died may have gone with their slice
+        raise
 
 
 def require_alive(session: Session) -> None:
@@ -271,8 +282,15 @@ def release(session: Session) -> None:
     session.screen.wait("")
 
 
+def leave(session: Session) -> None:
+    """Leave the Ray cluster; Ray takes our signal handlers away with its own."""
+    record = registry.record(session.spec.name)
+    cluster.disconnect(coordinator.find_head(record["head"]) if record else None)
+    session.interrupt.install()
+
+
 def remove(session: Session) -> None:
-    cluster.disconnect()
+    leave(session)
     if record := registry.record(session.spec.name):
         take_down(record, session.provider.get)
 

@@ -72,7 +72,7 @@ class RunFolder:
         """Keep a metrics line of the workload with its attempt; None when it is no JSON object."""
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             self.event("bad-metrics", line=line[:200])

@@ -84,7 +84,10 @@ def lock(name: str, what: str, wait: float = 0.0) -> Iterator[None]:
     Raises ConfigError when another process holds it after `wait` seconds; `what` says who.
     """
     path = home() / "locks" / name
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"no folder for records ($LAUNCHER_HOME): {error}") from error
     deadline = time.monotonic() + wait
     with path.open("w") as file:
         while True:

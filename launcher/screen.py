@@ -27,17 +27,19 @@ class Screen:
         self.started = time.monotonic() if started is None else started
         self.lock = threading.Lock()
         self.partial: dict[Member, bytes] = {}
-        self.console = rich_console() if sys.stderr.isatty() else None
-        self.colour = self.console is not None and sys.stdout.isatty()
+        self.out = tolerant(sys.stdout)
+        self.err = tolerant(sys.stderr)
+        self.console = rich_console() if self.err.isatty() else None
+        self.colour = self.console is not None and self.out.isatty()
         self.status: Any = None
         self.subject = ""
 
     def phase(self, topic: str, text: str) -> None:
         """A fact: what has been done."""
         elapsed = time.monotonic() - self.started
-        with self.lock, contextlib.suppress(OSError):
+        with self.lock, contextlib.suppress(OSError, ValueError):
             if self.console is None:
-                print(f"{elapsed:6.1f}s  {topic:<9} {text}", file=sys.stderr, flush=True)
+                print(f"{elapsed:6.1f}s  {topic:<9} {text}", file=self.err, flush=True)
             else:
                 self.console.print(
                     f"[dim]{elapsed:6.1f}s[/]  [bold]{topic:<9}[/] ", end="", highlight=False
@@ -86,15 +88,19 @@ class Screen:
         text = "".join(f"{prefix}{line.decode(errors='replace')}\n" for line in lines)
         try:
             with self.lock:
-                sys.stdout.write(text)
-                sys.stdout.flush()
-        except BrokenPipeError:
-            sys.stdout = io.StringIO()  # the run goes on without a reader
+                self.out.write(text)
+                self.out.flush()
+        except (OSError, ValueError):  # no reader, no space, closed: the run goes on without
+            self.out = io.StringIO()
 
-    def result(self, text: str) -> None:
-        """The last word, on stdout."""
-        with contextlib.suppress(OSError):
-            print(text, flush=True)
+
+def tolerant(stream: Any) -> Any:
+    """The stream, made to replace what its encoding lacks; a dummy when it is closed."""
+    if stream is None:
+        return io.StringIO()
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return stream
 
 
 def rich_console() -> Any:

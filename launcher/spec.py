@@ -87,6 +87,7 @@ class Retry:
     max_failures: int
     backoff: float
     grace: float  # from SIGTERM to SIGKILL
+    straggler_timeout: float | None  # from the first good end to the last; None: for ever
 
 
 @dataclass(frozen=True, slots=True)

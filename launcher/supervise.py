@@ -6,12 +6,12 @@ import dataclasses
 import math
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tenacity
 
-from launcher import archive, fanout, provision
+from launcher import archive, coordinator, fanout, provision
 from launcher.errors import (
     LauncherError,
     PreemptionBudgetSpent,
@@ -26,6 +26,7 @@ from launcher.session import Session
 from launcher.source import Manifest
 from launcher.verdict import Evidence, Outcome, Verdict, judge
 
+HEAD_LOOK_SECONDS = 2.0
 STEP_EVENT_SECONDS = 1.0  # every step is in metrics.jsonl; events tell where the run stands
 LOST = (Outcome.PREEMPTED, Outcome.HOST_LOST)
 NEWS_SECONDS = 3.0  # how long the API may lag behind a host's death
@@ -48,7 +49,7 @@ class Feed:
     def metrics(self, member: Member, line: str) -> None:
         value = self.session.folder.metrics(line)
         step = value.get("step") if value else None
-        if isinstance(step, int) and step != self.account.final_step:
+        if type(step) is int and step != self.account.final_step:
             self.account.final_step = step
             if time.monotonic() - self.told > STEP_EVENT_SECONDS:
                 self.told = time.monotonic()
@@ -126,8 +127,8 @@ def run_gang(
     number, processes = session.folder.attempt, session.plan.processes
     code = archive.digest(manifest)
     env, grace = attempt_env(session, number), session.spec.retry.grace
-    attempt = fanout.Attempt(number, code, env, grace)
-    feed, pause = Feed(session, account), session.interrupt.pause
+    attempt = fanout.Attempt(number, code, env, grace, session.spec.retry.straggler_timeout)
+    feed, pause = Feed(session, account), watchful_pause(session, joined)
     try:
         session.screen.wait("shipping the code")
         fanout.ship(joined.hosts, code, lambda: archive.pack(manifest))
@@ -137,6 +138,19 @@ def run_gang(
     except fanout.HostsLost as lost:
         members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]
         return [Ending(member, None, str(lost), time.time()) for member in members]
+
+
+def watchful_pause(session: Session, joined: Joined) -> Callable[[float], None]:
+    """A pause that also looks after the Ray head: Ray itself says nothing for a minute."""
+    look = provision.Deadline(HEAD_LOOK_SECONDS)
+
+    def pause(seconds: float) -> None:
+        session.interrupt.pause(seconds)
+        if look.passed:
+            look.restart()
+            coordinator.require_alive(joined.head)
+
+    return pause
 
 
 def attempt_env(session: Session, number: int) -> dict[str, str]:
@@ -163,6 +177,7 @@ def gather_evidence(session: Session, endings: list[Ending]) -> Evidence:
     """Ask the API about the slices when something failed; give it a moment when a host is lost."""
     if all(ending.code == 0 for ending in endings):
         return Evidence(endings, {})
+    session.screen.wait("asking what became of the slices")
     provider = session.provider.get()
     deadline = time.monotonic() + NEWS_SECONDS
     while True:

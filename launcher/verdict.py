@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from launcher.member import Ending
 
+# States of a node whose hosts may well be running: joined hosts can be ahead of the API.
+USABLE = frozenset({"READY", "CREATING", "STARTING", "RESTARTING", "UNKNOWN", "STATE_UNSPECIFIED"})
+
 
 class Outcome(enum.StrEnum):
     """What became of one attempt."""
@@ -45,7 +48,7 @@ def judge(evidence: Evidence) -> Verdict:
     if cause is None:
         return Verdict(Outcome.SUCCEEDED, "every process ended with exit code 0")
     state = evidence.node_states.get(cause.member.slice, "READY")
-    if lost := {s: word for s, word in evidence.node_states.items() if word != "READY"}:
+    if lost := {s: word for s, word in evidence.node_states.items() if word not in USABLE}:
         first = min(lost, key=lambda s: (s != cause.member.slice, s))
         return Verdict(Outcome.PREEMPTED, f"slice {first} is {lost[first]}", cause)
     if cause.code is None:

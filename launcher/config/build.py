@@ -138,4 +138,9 @@ def _retry(values: Mapping[str, Any]) -> Retry:
         max_failures=values["max_failures"],
         backoff=seconds(values["backoff"]),
         grace=seconds(values["grace"]),
+        straggler_timeout=_seconds_or_none(values["straggler_timeout"]),
     )
+
+
+def _seconds_or_none(text: str | None) -> float | None:
+    return None if text is None else seconds(text)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.spec import ProviderSpec
 
 CALL_SECONDS = 60.0
+AWAY_SECONDS = 20.0  # how long a read waits for a service that is away
 LOG_IN = "log in with `gcloud auth application-default login`"
 ENDPOINT = "tpu.googleapis.com:443"
 OWNERSHIP = (LABEL_RUN, LABEL_OWNER)  # labels that tell whose a node is
@@ -210,11 +211,11 @@ class GoogleProvider:
         self._on_close()
 
     def _call(self, method: Callable[..., Any], **arguments: Any) -> Any:
-        """An idempotent call, tried again for a minute while the service is away."""
+        """An idempotent call, tried again for a while when the service is away."""
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TRANSIENT),
             wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=5),
-            stop=tenacity.stop_after_delay(CALL_SECONDS),
+            stop=tenacity.stop_after_delay(AWAY_SECONDS),
             reraise=True,
         )
         try:

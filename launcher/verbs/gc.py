@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from launcher import registry
 from launcher.plan import LABEL_OWNER
 from launcher.providers import KINDS, Node, Provider
 from launcher.verbs import Arguments
-from launcher.verbs.down import end
+from launcher.verbs.down import each, end
 from launcher.verbs.loading import load, owner
 
 DELETE_SECONDS = 600.0
@@ -20,9 +21,10 @@ def gc(arguments: Arguments) -> int:
     """Looks at this machine's records, and at the provider that the overrides name."""
     from launcher import coordinator
 
+    heads = coordinator.heads()  # before the records: a head is on record after its run
     records = registry.records()
     dead = [r for r in records if not r["stays"] and not registry.is_alive(r["supervisor"])]
-    heads = [head for head in coordinator.heads() if head.id not in {r["head"] for r in records}]
+    heads = [head for head in heads if head.id not in {r["head"] for r in records}]
     with reachable_provider(arguments) as provider:
         nodes = unrecorded(provider, records) if provider else []
         for line in [*map(describe, dead), *(f"node {n.name} ({n.raw_state})" for n in nodes)]:
@@ -34,13 +36,11 @@ def gc(arguments: Arguments) -> int:
         elif "--yes" not in arguments.flags:
             print("delete all of it with: python -m launcher gc --yes")
         else:
-            for record in dead:
-                end(record["name"])
-            for node in nodes:
-                assert provider is not None
-                provider.delete(node.name, DELETE_SECONDS)
             for head in heads:
                 coordinator.release_head(head.id, lambda: False)
+            each([record["name"] for record in dead], end)
+            if provider:
+                each([n.name for n in nodes], partial(provider.delete, timeout=DELETE_SECONDS))
     return 0
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import registry
+from launcher.errors import ConfigError
 from launcher.plan import Plan, make_plan
 from launcher.providers import KINDS
 from launcher.spec import Spec
 from launcher.verbs import Arguments
 
 if TYPE_CHECKING:
+    from launcher.record import RunFolder
     from launcher.session import Session
     from launcher.source import Manifest
 
@@ -65,13 +67,12 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
     import yaml
 
     from launcher.interrupt import Interrupt
-    from launcher.record import RunFolder
     from launcher.screen import Screen
     from launcher.session import LazyProvider, Session
 
     taken = f"run {spec.name} is going on in another process; choose another name="
     path = Path.cwd() / "runs" / spec.name
-    with registry.lock(f"run-{spec.name}", taken), RunFolder(path) as folder:
+    with registry.lock(f"run-{spec.name}", taken), run_folder(path) as folder:
         screen = Screen()
         interrupt = Interrupt(
             lambda name: screen.phase(
@@ -87,6 +88,16 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
                 yield Session(spec, plan, owner(), folder, screen, interrupt, provider)
         finally:
             interrupt.uninstall()
+
+
+def run_folder(path: Path) -> RunFolder:
+    """The run's folder, opened. Raises ConfigError when it cannot be written."""
+    from launcher.record import RunFolder
+
+    try:
+        return RunFolder(path)
+    except OSError as error:
+        raise ConfigError(f"the run folder cannot be used: {error}") from error
 
 
 def headline(spec: Spec, plan: Plan) -> str:

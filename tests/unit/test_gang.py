@@ -254,3 +254,12 @@ def test_closing_a_gang_frees_its_port_and_threads() -> None:
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((address, int(port)), 1)
     wait_until(lambda: not any(thread.is_alive() for thread in started))
+
+
+def test_one_that_ends_well_while_the_others_hang_has_failed_them(hosts: Hosts) -> None:
+    hosts.gang.straggler_timeout = 0.3
+    hosts.start(python("import time; time.sleep(600)"), python("pass"))
+    (early,) = hosts.follow()
+    assert (early.member, early.code) == (Member(0, 1), 124)
+    assert "while s0 h0 went on" in early.reason
+    hosts.stop()

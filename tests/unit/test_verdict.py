@@ -46,6 +46,14 @@ CASES: list[tuple[str, list[Ending], Mapping[int, str], Outcome, int, str | None
         "s0 h0",
     ),
     ("the node was deleted", [ending(0, None, 1)], {0: "GONE"}, Outcome.PREEMPTED, 0, "s0 h0"),
+    (
+        "hosts may be ahead of an API that still says CREATING",
+        [ending(0, 1, 1)],
+        {0: "CREATING"},
+        Outcome.WORKLOAD_FAILED,
+        1,
+        "s0 h0",
+    ),
     ("a host dies alone", [ending(1, None, 1)], READY, Outcome.HOST_LOST, 0, "s0 h1"),
 ]
 

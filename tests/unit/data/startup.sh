@@ -17,10 +17,20 @@ cat > config.json <<'END_OF_CONFIG'
 }
 END_OF_CONFIG
 
+interpreter() {  # the image's own when it has the version, else one that uv fetches
+  if [ "$(python3 -c 'import platform; print(platform.python_version())')" = 3.11.7 ]; then
+    command -v python3
+  else
+    echo 3.11.7
+  fi
+}
+
 install() {  # an interpreter and packages of the coordinator's versions; the image stays as it is
-  python3 -m pip --version >/dev/null || { apt-get update -q && apt-get install -y -q python3-pip; }
+  export UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1  # the same wish, in newer and older words
+  python3 -m pip --version >/dev/null ||
+    { apt-get update -q && apt-get install -y -q python3-pip; }
   python3 -m pip install --quiet --upgrade --target uv uv &&
-    PYTHONPATH=uv python3 -m uv venv --quiet --clear --python 3.11.7 venv &&
+    PYTHONPATH=uv python3 -m uv venv --quiet --clear --python "$(interpreter)" venv &&
     PYTHONPATH=uv python3 -m uv pip install --quiet --compile-bytecode --python venv/bin/python \
       'ray[default]==2.60.0' 'jax[tpu]==0.10.2'
 }
