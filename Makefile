@@ -53,4 +53,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  --constraint constraints.txt --editable '.[dev]'
 	@$(RUN) -m compileall -q launcher
 	@touch "$@"
-	@echo "Installed."
+	@echo "Installed. To use it anywhere: source $(LAUNCHER_VENV)/bin/activate"

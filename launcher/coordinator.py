@@ -121,6 +121,7 @@ def spawn(head: Head, dashboard: bool) -> None:
         "dashboard": dashboard,
     }
     Path(head.config).write_text(json.dumps(config))
+    own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     with head.log.open("wb") as log:
         subprocess.Popen(
             [sys.executable, raynode.__file__, "head", head.config],
@@ -129,7 +130,7 @@ def spawn(head: Head, dashboard: bool) -> None:
             stderr=log,
             start_new_session=True,
             cwd="/",
-            env={k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
+            env=own | {"TMPDIR": head.folder},
         )
 
 

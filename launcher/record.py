@@ -121,6 +121,7 @@ PHASES: Mapping[str, str] = {
     "started": "running",
     "died": "stopping",
     "verdict": "releasing",
+    "again": "waiting to start again",
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,10 +30,15 @@ class Account:
     final_step: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def charge(self, phase: str, since: float) -> float:
-        now = time.monotonic()
-        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + now - since, 3)
-        return now
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Charge the time of the block to a phase, however it ends."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = self.seconds.get(phase, 0.0) + time.monotonic() - started
+            self.seconds[phase] = round(spent, 3)
 
 
 def summarise(
@@ -74,7 +80,7 @@ def report(session: Session, result: Mapping[str, Any], error: LauncherError | N
         session.tell("done", f"succeeded in {seconds['total']:.1f} s; {session.folder.path}")
         return
     failure = result["first_failure"]
-    log = f"\n                   log: {failure['log']}" if failure else ""
+    log = f"\n                      log: {failure['log']}" if failure else ""
     session.tell(
-        result["status"], f"{error}{log}\n                   all of it: {session.folder.path}"
+        result["status"], f"{error}{log}\n                      all of it: {session.folder.path}"
     )

@@ -17,7 +17,7 @@ from launcher.member import Member
 
 LONGEST_LINE = 65_536
 # Chatter of libraries, a line per device: kept in the logs, not shown.
-CHATTER = (b"[Gloo] Member ",)
+CHATTER = (b"[Gloo] Rank ", b"Expected number of connected peer ranks")
 
 
 class Screen:
@@ -39,12 +39,12 @@ class Screen:
         elapsed = time.monotonic() - self.started
         with self.lock, contextlib.suppress(OSError, ValueError):
             if self.console is None:
-                print(f"{elapsed:6.1f}s  {topic:<9} {text}", file=self.err, flush=True)
+                print(f"{elapsed:6.1f}s  {topic:<12} {text}", file=self.err, flush=True)
             else:
-                self.console.print(
-                    f"[dim]{elapsed:6.1f}s[/]  [bold]{topic:<9}[/] ", end="", highlight=False
-                )
-                self.console.print(text, markup=False, highlight=False)
+                from rich.text import Text
+
+                line = Text.assemble((f"{elapsed:6.1f}s  ", "dim"), (f"{topic:<12} ", "bold"), text)
+                self.console.print(line)  # one call: the status line is drawn anew in between
 
     def wait(self, text: str) -> None:
         """What is being waited for; empty when nothing is. Through a pipe a line when it is new."""
@@ -83,7 +83,7 @@ class Screen:
             return
         prefix = f"[{member}] "
         if self.colour:
-            colour = 31 + (member.slice * 64 + member.host) % 6
+            colour = 32 + (member.slice * 64 + member.host) % 5  # none of them red
             prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
         text = "".join(f"{prefix}{line.decode(errors='replace')}\n" for line in lines)
         try:

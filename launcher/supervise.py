@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -40,6 +41,7 @@ class Feed:
     def __init__(self, session: Session, account: Account) -> None:
         self.session = session
         self.account = account
+        self.failed = False
         self.told = -math.inf  # when the last step was made an event
 
     def output(self, member: Member, chunk: bytes) -> None:
@@ -56,6 +58,12 @@ class Feed:
                 self.session.folder.event("step", step=step)
 
     def ended(self, ending: Ending) -> None:
+        failed = ending.code != 0
+        if failed and not self.failed:
+            grace = f"{self.session.spec.retry.grace:g} s"
+            text = f"{ending.member}: {ending.reason}; the others have {grace} to leave"
+            self.session.screen.phase("died", text)
+        self.failed = self.failed or failed
         fields = dataclasses.asdict(ending) | {"member": str(ending.member)}
         self.session.folder.event("died" if ending.code else "ended", **fields)
 
@@ -63,9 +71,9 @@ class Feed:
 def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
     """Run to the end and return what `result.json` holds. Every outcome is a result."""
     account = Account()
-    started = time.monotonic()
     try:
-        verdict = attempts(session, manifest, account)
+        with account.timed("total"):
+            verdict = attempts(session, manifest, account)
         error = failure_of(verdict, account, session)
     except LauncherError as raised:
         verdict, error = None, raised
@@ -73,7 +81,6 @@ def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
         traceback.print_exc()
         verdict, error = None, LauncherError(f"a fault of launcher: {raised!r}; please report it")
     session.screen.finish()
-    account.charge("total", started)
     result = summarise(session, account, verdict, error)
     session.folder.write("result.json", result)
     report(session, result, error)
@@ -92,28 +99,44 @@ def attempts(session: Session, manifest: Manifest, account: Account) -> Verdict:
         stop=is_spent,
         wait=tenacity.wait_exponential_jitter(multiplier=retry.backoff, max=60 * retry.backoff),
         sleep=session.interrupt.pause,
+        before_sleep=lambda state: tell_again(session, account, state),
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
     )
     verdict: Verdict = again(one_attempt, session, manifest, account)
     return verdict
 
 
+def tell_again(session: Session, account: Account, state: tenacity.RetryCallState) -> None:
+    """Why another attempt follows, when, and how much of the budget is spent."""
+    assert state.outcome is not None  # an attempt has been made
+    verdict: Verdict = state.outcome.result()
+    spent, limit = account.failures, session.spec.retry.max_failures
+    if verdict.outcome in LOST:
+        spent, limit = account.preemptions, session.spec.retry.max_preemptions
+    seconds = state.next_action.sleep if state.next_action else 0.0
+    number = session.folder.attempt + 1
+    text = f"{verdict.summary}; attempt {number} in {seconds:.1f} s ({spent} of {limit})"
+    session.tell("again", text)
+
+
 def one_attempt(session: Session, manifest: Manifest, account: Account) -> Verdict:
     if account.attempts:
         session.folder.next()
     account.attempts += 1
-    mark = time.monotonic()
     try:
-        with provision.acquired(session, stays=session.spec.keep) as joined:
-            mark = account.charge("acquire", mark)
-            evidence = gather_evidence(session, run_gang(session, joined, manifest, account))
-            mark = account.charge("run", mark)
+        with contextlib.ExitStack() as stack:
+            with account.timed("acquire"):
+                acquiring = provision.acquired(session, stays=session.spec.keep)
+                joined = stack.enter_context(acquiring)
+            with account.timed("run"):
+                evidence = gather_evidence(session, run_gang(session, joined, manifest, account))
             verdict = judge(evidence)
             write_verdict(session, verdict, evidence)
+            with account.timed("release"):
+                stack.close()
     except SliceLost as lost:
         verdict = Verdict(Outcome.PREEMPTED, str(lost))
         write_verdict(session, verdict, Evidence([], {}))
-    account.charge("release", mark)
     session.screen.finish()
     account.preemptions += verdict.outcome in LOST
     account.failures += verdict.outcome is Outcome.WORKLOAD_FAILED
@@ -133,7 +156,8 @@ def run_gang(
         session.screen.wait("shipping the code")
         fanout.ship(joined.hosts, code, lambda: archive.pack(manifest))
         session.screen.wait("")
-        session.tell("started", f"attempt {number}: {len(processes)} processes", attempt=number)
+        count = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
+        session.tell("started", f"attempt {number}: {count}", attempt=number)
         return fanout.run(joined.head.address, joined.hosts, processes, attempt, feed, pause)
     except fanout.HostsLost as lost:
         members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]

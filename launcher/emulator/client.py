@@ -70,7 +70,7 @@ class Attachment:
             watchdog.cancel()
         if "error" in answer:
             self.close()
-            raise ConfigError(answer["error"])
+            raise ConfigError(str(answer["error"]).removeprefix("  • "))
 
     def close(self) -> None:
         self._stream.cancel()
@@ -184,7 +184,7 @@ def control(endpoint: str, command: Mapping[str, Any]) -> dict[str, Any]:
         except grpc.RpcError as error:
             raise ProvisioningError(f"no emulator answers on {endpoint}") from error
     if "error" in answer:
-        raise ConfigError(answer["error"])
+        raise ConfigError(str(answer["error"]).removeprefix("  • "))
     return dict(answer)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from launcher.config.values import NAME_LENGTH, is_name
-from launcher.errors import ConfigError, Interrupted, LauncherError, Problem
+from launcher.errors import ClusterError, ConfigError, Interrupted, LauncherError, Problem
 
 
 class Takes(Enum):
@@ -117,8 +117,14 @@ def exit_code(call: Callable[[], int]) -> int:
     except LauncherError as error:
         print(f"launcher: {type(error).__name__}\n{error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        print(f"launcher: {error.name} is not installed here: {ACTIVATE}", file=sys.stderr)
+        return ClusterError.exit_code
     except KeyboardInterrupt:
         return Interrupted.exit_code
+
+
+ACTIVATE = "in the checkout, `make demo` makes .venv; then `source .venv/bin/activate`"
 
 
 class _Parser(argparse.ArgumentParser):

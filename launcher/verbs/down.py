@@ -19,6 +19,8 @@ def down(arguments: Arguments) -> int:
     names = list(arguments.names)
     if "--all" in arguments.flags:
         names = [record["name"] for record in registry.records()]
+        if not names:
+            print("nothing is up")
     elif not names:
         raise ConfigError("down needs a name, or --all; `python -m launcher status` lists them")
     require_known(names)

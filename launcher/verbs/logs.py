@@ -21,7 +21,9 @@ def logs(arguments: Arguments) -> int:
     while True:
         record = registry.record(name)
         going_on = follow and record is not None and registry.is_alive(record["supervisor"])
-        for path in sorted((folder / "logs").glob("attempt-*/*.log")):
+        for path in sorted((folder / "logs").glob("attempt-*/*.log"), key=by_attempt):
+            if path not in positions and path.parent not in {p.parent for p in positions}:
+                print(f"--- {path.parent.name.replace('-', ' ')} ---", flush=True)
             positions[path] = show_log(path, positions.get(path, 0), last=not going_on)
         if not going_on:
             return 0
@@ -39,3 +41,7 @@ def show_log(path: Path, position: int, last: bool) -> int:
             position += len(line)
             print(prefix + line.decode(errors="replace").rstrip("\n"), flush=True)
     return position
+
+
+def by_attempt(path: Path) -> tuple[int, str]:
+    return int(path.parent.name.rpartition("-")[2]), path.name

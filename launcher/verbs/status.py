@@ -21,11 +21,12 @@ def status(arguments: Arguments) -> int:
         print(json.dumps(states[0] if one else states, indent=2))
         return 0
     for state in states:
+        attempt = "not started" if state["attempt"] is None else f"attempt {state['attempt']}"
         step = "" if state["last_step"] is None else f", step {state['last_step']}"
         nodes = (
             f", up: {', '.join(n.split('/')[-1] for n in state['nodes'])}" if state["nodes"] else ""
         )
-        print(f"{state['name']}: {state['phase']}, attempt {state['attempt']}{step}{nodes}")
+        print(f"{state['name']}: {state['phase']}, {attempt}{step}{nodes}")
     if not states:
         print("no runs here and nothing is up")
     return 0
@@ -62,8 +63,11 @@ def phase_of(
     events: Sequence[Mapping[str, Any]],
     result: Mapping[str, Any] | None,
 ) -> str:
+    if result:
+        return str(result["status"]) if record is None or not record["stays"] else "up"
     if record is None:
-        return str(result["status"]) if result else "gone"
+        supervisor = next((e["supervisor"] for e in reversed(events) if "supervisor" in e), None)
+        return phase(events) if registry.is_alive(supervisor) else "gone"
     if registry.is_alive(record["supervisor"]):
         return phase(events)
     return "up" if record["stays"] else "left behind (see gc)"
@@ -73,5 +77,8 @@ def run_folder(name: str, record: Mapping[str, Any] | None) -> Path:
     """Raises ConfigError when neither this folder nor the machine knows the name."""
     folder = Path(record["folder"]) if record else Path.cwd() / "runs" / name
     if not folder.is_dir():
-        raise ConfigError(f"no run {name!r} here; `python -m launcher status` lists them")
+        raise ConfigError(
+            f"no run {name!r} in {Path.cwd() / 'runs'}, and nothing is up under this name;"
+            " `python -m launcher status` lists what there is"
+        )
     return folder
