@@ -65,7 +65,7 @@ class Feed:
             self.session.screen.phase("died", text)
         self.failed = self.failed or failed
         fields = dataclasses.asdict(ending) | {"member": str(ending.member)}
-        self.session.folder.event("died" if ending.code else "ended", **fields)
+        self.session.folder.event("died" if failed else "ended", **fields)
 
 
 def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:

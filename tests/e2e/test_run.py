@@ -193,6 +193,8 @@ def test_preempted_run_starts_again_on_a_new_slice(place: Place) -> None:
     assert process.wait(120) == 0
     result = place.result("spot")
     assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
+    kinds = [event["kind"] for event in place.events("spot")]
+    assert kinds.index("died") < kinds.index("verdict") < kinds.index("again")
     assert len(place.emulator("ledger")["nodes"]) == 2
     place.assert_clean()
 
