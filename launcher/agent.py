@@ -60,7 +60,6 @@ class Agent:
 
         return {
             "node": os.environ["TPU_NAME"],
-            "worker": int(os.environ["TPU_WORKER_ID"]),
             "address": ray.util.get_node_ip_address(),
             "python": platform.python_version(),
             "ray": ray.__version__,

@@ -168,11 +168,12 @@ def is_part(process: psutil.Process, head: Head) -> bool:
     return any(head.folder in argument for argument in process.info["cmdline"] or [])
 
 
-def release_head(head_id: str, is_needed: Callable[[], bool]) -> None:
-    """Stop the head unless another run on record needs it; nobody can begin to meanwhile."""
+def release_head(head_id: str, but_for: str = "") -> None:
+    """Stop the head unless a run on record, `but_for` one, needs it; none can begin to meanwhile."""
     with head_lock(head_id):
+        users = {r["name"] for r in registry.records() if r["head"] == head_id} - {but_for}
         head = find_head(head_id)
-        if head and not is_needed():
+        if head and not users:
             stop_head(head)
 
 

@@ -213,15 +213,16 @@ def join_new(
     try:
         return join(session, head, incarnation, is_late, console, check)
     except ClusterError:
-        require_alive(session)  # hosts that are missing or died may have gone with their slice
+        if all(future.done() for future in creating):
+            require_alive(session)  # hosts that are missing or died may have gone with their slice
         raise
 
 
 def require_alive(session: Session) -> None:
-    """Raises SliceLost if a node was lost while its hosts were joining."""
+    """Raises SliceLost if a node that was READY is no more; one that is being repaired may be."""
     for request in session.plan.requests:
         node = session.provider.get().get(request.name)
-        if node is None or node.state is not NodeState.READY:
+        if node is None or node.state in (NodeState.DEAD, NodeState.DELETING):
             state = node.raw_state if node else "GONE"
             raise SliceLost(f"{request.node_id} is {state} before its hosts have joined")
 
@@ -303,16 +304,8 @@ def take_down(record: Mapping[str, Any], provider: Callable[[], Provider]) -> No
     with ThreadPoolExecutor(8) as pool:
         nodes = record["nodes"] if record["requested"] else []
         deletions = [pool.submit(lambda n: provider().delete(n, DELETE_SECONDS), n) for n in nodes]
-        coordinator.release_head(record["head"], lambda: needed_by_others(record))
+        coordinator.release_head(record["head"], but_for=record["name"])
     errors = [error for deletion in deletions if (error := deletion.exception())]
     if errors:
         raise ProvisioningError("; ".join(dict.fromkeys(map(str, errors))))
     registry.forget(record["name"])
-
-
-def needed_by_others(record: Mapping[str, Any]) -> bool:
-    """Whether another run on record uses the same Ray head."""
-    return any(
-        other["head"] == record["head"] and other["name"] != record["name"]
-        for other in registry.records()
-    )

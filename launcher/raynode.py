@@ -294,7 +294,7 @@ def run_host(config: dict[str, Any]) -> None:
     token = base / "token"
     token.touch(0o600)
     token.write_text(metadata("launcher-token"))
-    address = own_address(config["gcs_address"])
+    address = own_address()
     config |= {"temp_dir": str(base), "node_ip_address": address}
     vm_environment = json.dumps(dict(os.environ))
     renew_environment(str(token), tpu_environment())
@@ -321,7 +321,7 @@ def start_host(config: dict[str, Any]) -> Any:
     raise AssertionError("unreachable")
 
 
-def own_address(gcs_address: str) -> str:
+def own_address() -> str:
     """This host's address in the slice: the metadata server knows it for every worker."""
     worker = int(metadata("agent-worker-number"))
     endpoint = metadata("worker-network-endpoints").split(",")[worker]

@@ -126,12 +126,8 @@ KINDS: Mapping[str, Kind] = {
 
 def find_provider(spec: ProviderSpec) -> Provider | None:
     """The provider, unless it would have to be started first: then nothing is in it."""
-    if spec.kind == "local":
-        from launcher.providers.local import is_running
-
-        if not is_running(spec):
-            return None
-    return open_provider(spec)
+    module = importlib.import_module(KINDS[spec.kind].module)
+    return open_provider(spec) if module.is_running(spec) else None
 
 
 def open_provider(spec: ProviderSpec, nodes: Sequence[str] = ()) -> Provider:

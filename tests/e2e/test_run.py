@@ -150,6 +150,18 @@ def test_a_killed_run_is_cleaned_by_gc(place: Place, moment: str) -> None:
     place.assert_clean()
 
 
+def test_gc_leaves_alone_what_another_machine_may_be_using(place: Place) -> None:
+    place.run("up", "cluster=v6e-1", "name=far")
+    record = place.home / "runs" / "far.json"
+    elsewhere = record.rename(place.home / "far.json")
+    shown = place.run("gc", "--yes")
+    assert "left alone: projects/emulated/locations" in shown
+    assert len(place.emulator("ledger")["left"]) == 1
+    elsewhere.rename(record)
+    place.run("down", "far")
+    place.assert_clean()
+
+
 def test_a_killed_run_goes_on_with_the_same_command(place: Place) -> None:
     words = [
         "cluster=v4-16",
