@@ -169,7 +169,7 @@ def is_part(process: psutil.Process, head: Head) -> bool:
 
 
 def release_head(head_id: str, but_for: str = "") -> None:
-    """Stop the head unless a run on record, `but_for` one, needs it; none can begin to meanwhile."""
+    """Stop the head unless a run on record, but for one, needs it; none can begin to meanwhile."""
     with head_lock(head_id):
         users = {r["name"] for r in registry.records() if r["head"] == head_id} - {but_for}
         head = find_head(head_id)
