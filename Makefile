@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 LAUNCHER_VENV ?= .venv
+SEED := $(or $(SEED),$(shell date +%s))
 INSTALLED := $(LAUNCHER_VENV)/.installed
 RUN := "$(LAUNCHER_VENV)/bin/python"
 
@@ -32,9 +33,12 @@ e2e: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@$(RUN) benchmarks/launch.py
+	@$(RUN) benchmarks/calls.py
 
+# `make stress SEED=…` draws the same sequences of launchers, faults and deaths again.
 stress: $(INSTALLED)
-	@$(RUN) -m pytest -q -m stress
+	@echo "seed $(SEED)"
+	@$(RUN) -m pytest -q -m stress --hypothesis-seed=$(SEED)
 
 clean:
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -12,12 +12,17 @@ USAGE = """\
 usage: python -m launcher [VERB] [Hydra overrides or a run's name] [flags]
 
   run (default)  provision, run, supervise, tear down     launcher cluster=v6e-16 workload=basic
-  plan [--json]  print what run would do; touch nothing; --show-files
+  plan [--json]  print what run would do; touch nothing; --for 12h (its cost), --show-files
+  rehearse       the same run on the emulator under scripted faults: did it resume, what was lost;
+                 --only NAME,…  --faults FILE,…  --random N --seed S  --tolerance X  --strict
   up, down NAME  slices and cluster without a job; down --all takes down everything of yours
   status [NAME]  phase, attempt, last step; --json
   logs NAME [-f] output of all processes
+  report NAME    what became of a run or a rehearsal, and where its time went; --html FILE
   cancel NAME    stop a run and delete its slices
   gc [--yes]     find what dead runs left here and (provider=…) there; --yes deletes it
+  doctor         check this machine, and the project that the overrides name; --json
+  coordinator create-service-account   the account of the coordinator; --name, --dry-run
 
 Overrides:  cluster=v6e-16  mode=jax  workload=basic  workload.script=train.py  workload.args.lr=0.1
             name=my-run  keep=true  provider=google provider.project=my-project

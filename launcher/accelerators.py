@@ -51,6 +51,10 @@ class Accelerator:
     runtime_version_torch: str | None
     zones: tuple[str, ...]
 
+    def runtime_version(self, framework: str) -> str | None:
+        """The one that Google names for the framework, jax or torch_xla."""
+        return self.runtime_version_jax if framework == "jax" else self.runtime_version_torch
+
     @property
     def jax_devices_per_host(self) -> int:
         """Length of `jax.local_devices()` on one host."""

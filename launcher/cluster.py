@@ -11,16 +11,42 @@ import contextlib
 import logging
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import agent, archive, coordinator, raynode
+from launcher import (
+    agent,
+    archive,
+    coordinator,
+    descendants,
+    host_processes,
+    journal,
+    link,
+    notices,
+    raynode,
+    recorder,
+    stacks,
+    watch,
+)
 from launcher.coordinator import Head
-from launcher.errors import ClusterError
+from launcher.errors import ClusterError, ProvisioningError, SliceLost
 from launcher.member import Place
 
 NAMESPACE = "launcher"
+# What Ray ships to the hosts by value: they have no launcher installed.
+ON_HOSTS = (
+    agent,
+    archive,
+    descendants,
+    host_processes,
+    journal,
+    link,
+    notices,
+    recorder,
+    stacks,
+    watch,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +68,8 @@ class Host:
 
 def connect(head: Head) -> None:
     """Make this process a driver of the head's cluster. Nothing inherited from RAY_* counts."""
-    raynode.renew_environment(str(head.token_file), {"RAY_AUTH_TOKEN": head.token})
+    if head.token_path is not None:
+        raynode.renew_environment(str(head.token_file), {"RAY_AUTH_TOKEN": head.token})
     import ray
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # it tells of dead workers on the screen
@@ -58,8 +85,22 @@ def connect(head: Head) -> None:
         raise ClusterError(
             f"no connection to the Ray head at {head.gcs_address}: {error}"
         ) from error
-    for module in (agent, archive):
+    keep_quiet()
+    for module in ON_HOSTS:
         ray.cloudpickle.register_pickle_by_value(module)
+
+
+def keep_quiet() -> None:
+    """Ray prints news of dead nodes, whatever `ray.init` is told; the screen tells them better."""
+    import ray._private.worker
+
+    worker: Any = ray._private.worker
+    worker.print_to_stdstream = lambda *_, **__: None
+
+
+def is_connected() -> bool:
+    ray = sys.modules.get("ray")
+    return bool(ray and ray.is_initialized())
 
 
 def disconnect(head: Head | None = None) -> None:
@@ -71,9 +112,16 @@ def disconnect(head: Head | None = None) -> None:
             ray.shutdown()
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A slice whose hosts are to join: its node id, and what tells them from earlier ones."""
+
+    node: str
+    incarnation: str
+
+
 def gather(
-    slices: Sequence[str],
-    incarnation: str,
+    slices: Mapping[int, Expected],
     hosts_per_slice: int,
     is_late: Callable[[], bool],
     pause: Callable[[float], None],
@@ -82,16 +130,34 @@ def gather(
 ) -> dict[Place, Host]:
     """Every host of every slice, or ClusterError that names the missing and shows their consoles.
 
-    `slices` are node ids in the order of slice numbers. `is_late` says that the deadline has
+    `slices` are by slice number. `is_late` says that the deadline has
     passed, `pause` may raise to end the wait, `joined` is told of each host.
     """
     import ray
 
     agents = {
-        (index, worker): ask(node, worker, incarnation)
-        for index, node in enumerate(slices)
+        (index, worker): ask(expected.node, worker, expected.incarnation)
+        for index, expected in slices.items()
         for worker in range(hosts_per_slice)
     }
+    try:
+        return answered(agents, slices, is_late, pause, console, joined)
+    except ProvisioningError:
+        for handle in agents.values():
+            ray.kill(handle)  # or they would wait for ever for hosts that never come
+        raise
+
+
+def answered(
+    agents: Mapping[Place, Any],
+    slices: Mapping[int, Expected],
+    is_late: Callable[[], bool],
+    pause: Callable[[float], None],
+    console: Callable[[str, int], str],
+    joined: Callable[[Place], None],
+) -> dict[Place, Host]:
+    import ray
+
     answers = {handle.hello.remote(): place for place, handle in agents.items()}
     hosts: dict[Place, Host] = {}
     while waiting := [answer for answer, place in answers.items() if place not in hosts]:
@@ -108,7 +174,12 @@ def gather(
 
 
 def ask(node: str, worker: int, incarnation: str) -> Any:
-    """The agent of that place: the living one, or one that starts as soon as the host joins."""
+    """The agent of that place: the living one, or one that starts as soon as the host joins.
+
+    It takes a sliver of the resource that each host of the slice has by its name. Ray sends a
+    request for nothing by way of any node, perhaps of one whose death it has not noticed yet, and
+    that ends the actor; a request for something goes by way of the caller's own node.
+    """
     import ray
 
     return (
@@ -118,6 +189,7 @@ def ask(node: str, worker: int, incarnation: str) -> Any:
             get_if_exists=True,
             lifetime="detached",
             num_cpus=0,
+            resources={node: 0.001},
             max_restarts=0,
             label_selector={
                 "ray.io/tpu-slice-name": node,
@@ -134,8 +206,11 @@ def to_host(place: Place, answer: Any, handle: Any) -> Host:
 
     try:
         hello = ray.get(answer)
+    except ray.exceptions.RayActorError as error:
+        reason = str(error).splitlines()[-1]
+        raise SliceLost(f"s{place[0]} h{place[1]} died while it joined: {reason}") from error
     except ray.exceptions.RayError as error:
-        raise ClusterError(f"the agent on s{place[0]} h{place[1]} died: {error}") from error
+        raise ClusterError(f"the agent on s{place[0]} h{place[1]} failed: {error}") from error
     return Host(*place, hello["node"], hello["address"], hello["python"], hello["ray"], handle)
 
 
@@ -156,17 +231,16 @@ def require_equal_versions(hosts: Mapping[Place, Host]) -> None:
 
 
 def missing(
-    slices: Sequence[str],
+    slices: Mapping[int, Expected],
     places: set[Place],
     console: Callable[[str, int], str],
 ) -> str:
     hosts = "1 host" if len(places) == 1 else f"{len(places)} hosts"
     lines = [f"{hosts} did not join the cluster in time (cluster.join_timeout):"]
     for index, worker in sorted(places):
-        lines.append(
-            f"  s{index} h{worker} ({slices[index]} worker {worker}); end of its console log:"
-        )
-        text = console(slices[index], worker).strip() or "(empty: it may never have booted)"
+        node = slices[index].node
+        lines.append(f"  s{index} h{worker} ({node} worker {worker}); end of its console log:")
+        text = console(node, worker).strip() or "(empty: it may never have booted)"
         lines += [f"    | {line}" for line in text.splitlines()[-12:]]
     return "\n".join(lines)
 

@@ -1,8 +1,12 @@
-"""Where the Ray head lives: so far on this machine (`cluster.coordinator: here`).
+"""The Ray head that a supervisor uses: one on this machine, started for it, or one that is there.
 
-A head is a process group that outlives the launcher. Its address, ports and folder are chosen and
-recorded before it is started, and it is found again by the path of its own configuration on its
-command line, so no moment exists at which a death could leave a head that nobody knows.
+A head that is started is a process group that outlives the launcher. Its address, ports and folder
+are chosen and recorded before it is started, and it is found again by the path of its own
+configuration on its command line, so no moment exists at which a death could leave a head that
+nobody knows.
+
+A supervisor that runs as a Ray job uses the head that runs the job: `$LAUNCHER_HEAD` names the file
+that describes it. Such a head is neither started nor stopped here.
 """
 
 from __future__ import annotations
@@ -29,16 +33,22 @@ from launcher.errors import ClusterError
 STOP_SECONDS = 15.0
 LONGEST_TEMP = 20
 OBJECT_STORE_BYTES = 200_000_000
+GIVEN = "LAUNCHER_HEAD"
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A Ray head on this machine. `folder` holds its sockets, so its path is short."""
+    """A Ray head on this machine. `folder` holds its sockets, so its path is short.
+
+    `token_path` is empty where the launcher's home holds the token; None for a head of somebody
+    else, whose authentication is that of this process's environment.
+    """
 
     id: str
     address: str
     ports: tuple[int, ...]  # as `raynode.port_block` gives them
     folder: str
+    token_path: str | None = ""
 
     @property
     def gcs_address(self) -> str:
@@ -46,7 +56,8 @@ class Head:
 
     @property
     def token_file(self) -> Path:
-        return registry.home() / "heads" / f"{self.id}.token"
+        own = registry.home() / "heads" / f"{self.id}.token"
+        return Path(self.token_path) if self.token_path else own
 
     @property
     def token(self) -> str:
@@ -66,14 +77,27 @@ def head_path(head_id: str) -> Path:
 
 
 def find_head(head_id: str) -> Head | None:
-    found = registry.read_json(head_path(head_id))
+    return given_head() or read_head(head_path(head_id))
+
+
+def given_head() -> Head | None:
+    """The head that runs this process as a job. Raises ClusterError when it cannot be read."""
+    if not (named := os.environ.get(GIVEN)):
+        return None
+    if head := read_head(Path(named)):
+        return head
+    raise ClusterError(f"no Ray head is described by ${GIVEN}, {named}")
+
+
+def read_head(path: Path) -> Head | None:
+    found = registry.read_json(path)
     return Head(**{**found, "ports": tuple(found["ports"])}) if found else None
 
 
 def heads() -> list[Head]:
     """Every head on record."""
     paths = sorted((registry.home() / "heads").glob("[a-z]*.json"))
-    return [head for path in paths if (head := find_head(path.stem))]
+    return [head for path in paths if (head := read_head(path))]
 
 
 def start_head(head_id: str, choose_address: Callable[[], str], dashboard: bool) -> Head:
@@ -81,6 +105,8 @@ def start_head(head_id: str, choose_address: Callable[[], str], dashboard: bool)
 
     Ray's dashboard costs more processor time than many a job: only clusters that stay get one.
     """
+    if given := given_head():
+        return given
     with head_lock(head_id):
         head = find_head(head_id)
         if head and processes(head):
@@ -136,6 +162,8 @@ def spawn(head: Head, dashboard: bool) -> None:
 
 def wait_for_head(head: Head, timeout: float, pause: Callable[[float], None]) -> None:
     """Until the head has said that it is ready. Raises ClusterError with the end of its log."""
+    if given_head():
+        return
     deadline = time.monotonic() + timeout
     while '"ready"' not in (text := head.log.read_text(errors="replace")):
         if not processes(head):
@@ -158,6 +186,16 @@ def require_alive(head: Head) -> None:
         raise ClusterError(f"the Ray head at {head.gcs_address} is gone: {error}") from error
 
 
+def is_up(head: Head) -> bool:
+    """Whether the head can be used again."""
+    if not given_head():
+        return bool(processes(head))
+    with contextlib.suppress(ClusterError):
+        require_alive(head)
+        return True
+    return False
+
+
 def processes(head: Head) -> list[psutil.Process]:
     """Every process that has the head's folder on its command line; the launcher's own first."""
     found = [p for p in psutil.process_iter(["cmdline"]) if is_part(p, head)]
@@ -170,6 +208,8 @@ def is_part(process: psutil.Process, head: Head) -> bool:
 
 def release_head(head_id: str, but_for: str = "") -> None:
     """Stop the head unless a run on record, but for one, needs it; none can begin to meanwhile."""
+    if given_head():
+        return
     with head_lock(head_id):
         users = {r["name"] for r in registry.records() if r["head"] == head_id} - {but_for}
         head = find_head(head_id)

@@ -2,8 +2,9 @@
 
     LauncherError                 1    a fault of ours
     ├── ConfigError               2    the configuration is wrong; lists every problem
-    ├── ProvisioningError         3    no slices: stockout, quota, permission, deadline
-    │   └── SliceLost             3    … or lost again before its hosts could be used
+    ├── ProvisioningError         3    no slices, or slices that could not be removed
+    │   └── Refused               3    one request came to nothing, and why
+    │       └── SliceLost         3    … since the slice was lost before its hosts could be used
     ├── ClusterError              4    hosts did not join, versions differ, dependencies
     ├── WorkloadError             5    the user's program failed
     ├── PreemptionBudgetSpent     6    preempted more often than retry.max_preemptions
@@ -15,6 +16,7 @@ user without a traceback.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,8 +63,35 @@ class ProvisioningError(LauncherError):
     exit_code = 3
 
 
-class SliceLost(ProvisioningError):
+class Reason(enum.StrEnum):
+    """Why the API did not give what was asked for."""
+
+    STOCKOUT = "no capacity"
+    RESERVATION = "no reserved capacity"
+    QUOTA = "quota"
+    RATE = "too many requests"
+    PERMISSION = "permission"
+    NOT_IN_ZONE = "not in this zone"
+    BAD_REQUEST = "bad request"
+    INTERNAL = "internal error"
+    LOST = "lost"
+    DEADLINE = "deadline"
+    TAKEN = "name taken"
+
+
+class Refused(ProvisioningError):
+    """One request came to nothing; the message holds the server's own words."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class SliceLost(Refused):
     """A slice was preempted or deleted before its hosts could be used; another may be had."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.LOST, message)
 
 
 class ClusterError(LauncherError):

@@ -1,4 +1,4 @@
-"""Starts one attempt on all hosts: ships the code, arranges the rendezvous, runs the gang.
+"""Starts one attempt on all hosts, or attaches to one that runs; follows it to its end.
 
 All processes start or none: every host has the code and has ended its earlier processes before
 the first order to start is given.
@@ -6,13 +6,14 @@ the first order to start is given.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.cluster import Host
 from launcher.errors import ClusterError
-from launcher.gang import Gang, Sink
+from launcher.gang import Gang, Report, Sink
 from launcher.member import Ending, Member, Place
 from launcher.plan import Process
 
@@ -30,13 +31,19 @@ class HostsLost(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is new in each attempt, beside the plan's processes."""
+    """What is new in each attempt, beside the plan's processes. Times are seconds.
+
+    `reattach`: for how long the processes go on without a supervisor. `hang_timeout`: from the last
+    output or metrics of any process to the end of all; None: never.
+    """
 
     number: int
     code: str  # digest of the packed working directory
     env: Mapping[str, str]
     grace: float
     straggler_timeout: float | None
+    hang_timeout: float | None = None
+    reattach: float = 0.0
 
 
 def run(
@@ -46,26 +53,93 @@ def run(
     attempt: Attempt,
     sink: Sink,
     pause: Callable[[float], None],
-) -> list[Ending]:
+    key: str | None = None,
+) -> Report:
     """Run one attempt to its end. The endings are complete: one for each process.
 
     Whatever happens, `Interrupted` included, every living host has ended its processes, or is
-    among the endings as lost, when this returns or raises. Raises HostsLost before the start.
+    among the endings as lost, when this returns or raises. Raises HostsLost before the start, and
+    Superseded when another supervisor has taken the attempt over by its `key` (one of 128 random
+    bits, made up here if None): then nothing is ended.
     """
-    members = [member_of(process, processes) for process in processes]
-    gang = Gang(address, hosts, members, attempt.straggler_timeout)
-    endings: list[Ending] = []
-    try:
+    gang = make_gang(address, hosts, processes, attempt, key)
+
+    def begin() -> list[Ending]:
         orders = make_orders(gang, hosts, processes, attempt)
         gang.ordered = True
-        ask(hosts, lambda host: host.agent.start.remote(orders[host.place]))
+        started = ask(hosts, lambda host: host.agent.start.remote(orders[host.place]))
+        if not all(started.values()):
+            raise gang.supersede()
+        return []
+
+    return conduct(gang, attempt, sink, pause, begin)
+
+
+def attach(
+    address: str,
+    hosts: Mapping[Place, Host],
+    processes: Sequence[Process],
+    attempt: Attempt,
+    key: str,
+    offsets: Mapping[Member, Sequence[int]],
+    sink: Sink,
+    pause: Callable[[float], None],
+) -> Report:
+    """Follow an attempt that another supervisor has started, or went on with, to its end, as `run`.
+
+    `offsets` say what is known of each process: bytes of output, lines of metrics; the sink is told
+    all that came later, and every exit and notice again. A host without this attempt is lost.
+    """
+    gang = make_gang(address, hosts, processes, attempt, key)
+
+    def begin() -> list[Ending]:
+        gang.ordered = True
+        orders = attach_orders(gang, hosts, offsets)
+        answers = ask(hosts, lambda host: host.agent.attach.remote(orders[host.place]))
+        if "later" in answers.values():
+            raise gang.supersede()
+        strangers = {place for place, answer in answers.items() if answer != key}
+        return gang.lose(strangers, "its agent knows nothing of the attempt", sink)
+
+    return conduct(gang, attempt, sink, pause, begin)
+
+
+def make_gang(
+    address: str,
+    hosts: Mapping[Place, Host],
+    processes: Sequence[Process],
+    attempt: Attempt,
+    key: str | None,
+) -> Gang:
+    return Gang(
+        address,
+        hosts,
+        [member_of(process, processes) for process in processes],
+        attempt.straggler_timeout,
+        hang_timeout=attempt.hang_timeout,
+        key=key,
+    )
+
+
+def conduct(
+    gang: Gang,
+    attempt: Attempt,
+    sink: Sink,
+    pause: Callable[[float], None],
+    begin: Callable[[], list[Ending]],
+) -> Report:
+    """Begin, follow, stop; `begin` gives the endings that are known already."""
+    endings: list[Ending] = []
+    try:
+        endings += begin()
         gang.await_links()
-        endings += gang.follow(sink, pause)
+        if not endings:
+            endings += gang.follow(sink, pause)
     finally:
-        left = set(members) - {ending.member for ending in endings}
+        left = set(gang.members.values()) - {ending.member for ending in endings}
         endings += gang.stop(sink, attempt.grace, left)
         gang.close()
-    return endings
+    return gang.report(endings)
 
 
 def ask(hosts: Mapping[Place, Host], call: Callable[[Host], Any]) -> dict[Place, Any]:
@@ -81,6 +155,9 @@ def ask(hosts: Mapping[Place, Host], call: Callable[[Host], Any]) -> dict[Place,
         except ray.exceptions.RayActorError as error:
             lost.append(calls[answer])
             reason = str(error).splitlines()[0]
+        except ray.exceptions.RayTaskError as error:
+            slice_, host = calls[answer]
+            raise ClusterError(f"the agent on s{slice_} h{host} failed: {error.cause!r}") from error
     if lost:
         raise HostsLost(sorted(lost), reason)
     return answers
@@ -118,7 +195,10 @@ def make_orders(
     gang: Gang, hosts: Mapping[Place, Host], processes: Sequence[Process], attempt: Attempt
 ) -> dict[Place, dict[str, Any]]:
     """What each agent is to start: the plan's processes with this attempt's rendezvous."""
-    prepared = ask(hosts, lambda host: host.agent.prepare.remote(attempt.code))
+    prepared = ask(hosts, lambda host: host.agent.prepare.remote(attempt.code, gang.key))
+    if stuck := {place: answer["left"] for place, answer in prepared.items() if answer["left"]}:
+        names = "; ".join(f"s{s} h{h}: {', '.join(map(str, ids))}" for (s, h), ids in stuck.items())
+        raise HostsLost(sorted(stuck), f"processes of an earlier attempt do not die ({names})")
     if bare := [place for place, answer in prepared.items() if not answer["code"]]:
         raise ClusterError(f"the code did not reach {', '.join(f's{s} h{h}' for s, h in bare)}")
     meeting = rendezvous(hosts, prepared[min(hosts)]["port"])
@@ -129,6 +209,8 @@ def make_orders(
             "host": list(place),
             "code": attempt.code,
             "grace": attempt.grace,
+            "reattach": attempt.reattach,
+            "since": time.time_ns(),
             "processes": [
                 {
                     "process": process.index,
@@ -141,6 +223,17 @@ def make_orders(
         }
         for place in hosts
     }
+
+
+def attach_orders(
+    gang: Gang, hosts: Mapping[Place, Host], offsets: Mapping[Member, Sequence[int]]
+) -> dict[Place, dict[str, Any]]:
+    """What each agent needs to know to report to this supervisor."""
+    known = {place: dict[int, list[int]]() for place in hosts}
+    for member, (size, lines) in offsets.items():
+        known[member.place][member.index] = [size, lines]
+    shared = {"callback": gang.callback, "key": gang.key, "since": time.time_ns()}
+    return {place: {**shared, "host": list(place), "offsets": known[place]} for place in hosts}
 
 
 def rendezvous(hosts: Mapping[Place, Host], port: int) -> dict[Place, dict[str, str]]:

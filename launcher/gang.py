@@ -1,35 +1,37 @@
 """One gang: a process on every host or chip; the first failure stops all.
 
 Output, metrics and exits come over one TCP connection that each agent opens to this process. The
-connection breaks when a host dies; a host that freezes falls silent. Both end the gang.
+connection breaks when a host dies; a host that freezes, or whose network does, falls silent. Both
+end the gang; so does a notice that a host will go, and a hang.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hmac
 import json
-import math
-import queue
 import secrets
-import socket
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import IO, Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from launcher.errors import ClusterError
+from launcher.evidence import Hang, Host, Notice, Told
+from launcher.links import Links
 from launcher.member import Ending, Member, Place, describe
 
-SILENCE_SECONDS = 30.0  # an agent sends a heartbeat every second
+SILENCE_SECONDS = 10.0  # an agent sends a heartbeat every second
 CONNECT_SECONDS = 60.0
 KILL_SECONDS = 15.0  # beyond the grace, for SIGKILL to be confirmed
-# Frames that wait to be handled; beyond that the connection slows the writer down.
-BACKLOG = 256
+STACKS_SECONDS = 20.0  # for the agents to say where the processes hang
+TAIL = 4096  # bytes of the last output that an ending keeps
+KEPT_BYTES = 2**26  # after so much output of a process its host is told what it need not keep
 LEFT_EARLY = 124  # the exit code of timeout(1)
 
-Frame = tuple[Place, dict[str, Any], bytes]
+
+class Superseded(ClusterError):
+    """Another supervisor has taken the attempt over; its processes are that one's."""
 
 
 class Sink(Protocol):
@@ -41,9 +43,27 @@ class Sink(Protocol):
 
     def ended(self, ending: Ending) -> None: ...
 
+    def noticed(self, notice: Notice) -> None: ...
+
+    def hung(self, hang: Hang) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How an attempt ended, in the terms of `Evidence`. The endings are one for each process."""
+
+    endings: tuple[Ending, ...]
+    hosts: tuple[Host, ...]
+    notices: tuple[Notice, ...]
+    hang: Hang | None
+    stopped_at: float | None
+
 
 class Gang:
-    """The supervisor's side of a running attempt. `close` lets go of every connection."""
+    """The supervisor's side of a running attempt. `close` lets go of every connection.
+
+    With the `key` of an attempt that runs already, its agents can be attached to this supervisor.
+    """
 
     def __init__(
         self,
@@ -52,124 +72,150 @@ class Gang:
         members: Sequence[Member],
         straggler_timeout: float | None = None,
         silence: float = SILENCE_SECONDS,
+        *,
+        hang_timeout: float | None = None,
+        key: str | None = None,
     ) -> None:
         self.hosts = hosts
         self.members = {(m.place, m.index): m for m in members}
-        self.key = secrets.token_hex(16)
-        self.server = socket.create_server((address, 0), backlog=len(hosts) + 8)
-        self.frames: queue.Queue[Frame] = queue.Queue(BACKLOG)
-        self.links: dict[Place, socket.socket] = {}
-        self.heard: dict[Place, float] = {}
+        self.key = key or secrets.token_hex(16)
+        self.links = Links(address, self.key, len(hosts))
+        self.moved = time.monotonic()  # when a process last gave output or metrics
+        self.first_told: float | None = None  # when the first ending arrived
         self.straggler_timeout = straggler_timeout
+        self.hang_timeout = hang_timeout
         self.silence = silence
+        self.kept = KEPT_BYTES
         self.gone: set[Place] = set()
+        self.reports: dict[Place, Host] = {}
+        self.notices: list[Notice] = []
+        self.hang: Hang | None = None
+        self.stacked: set[Place] = set()  # hosts that have said where their processes hang
+        self.tails: dict[Member, bytes] = {}
+        self.last_metrics = ""
+        self.stopped_at: float | None = None
         self.ordered = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.superseded = False
 
     @property
     def callback(self) -> str:
-        address, port = self.server.getsockname()
-        return f"{address}:{port}"
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                link, _ = self.server.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._read, args=(link,), daemon=True).start()
-
-    def _read(self, link: socket.socket) -> None:
-        """Turn one agent's frames into events; a stranger without the key is hung up on."""
-        with link, link.makefile("rb") as stream:
-            hello = read_frame(stream)
-            if not hello or not hmac.compare_digest(str(hello[0].get("key")), self.key):
-                return
-            place = (hello[0]["host"][0], hello[0]["host"][1])
-            self.links[place] = link
-            while frame := read_frame(stream):
-                self.heard[place] = math.inf  # it is not silent while we are slow to take its frame
-                self.frames.put((place, *frame))
-                self.heard[place] = time.monotonic()
-        self.frames.put((place, {"kind": "lost", "time": time.time()}, b""))
+        """Where the agents report, as `address:port`."""
+        return self.links.callback
 
     def await_links(self, seconds: float = CONNECT_SECONDS) -> None:
         """Until every agent has connected, so that an order to stop reaches all of them."""
-        deadline = time.monotonic() + seconds
-        while absent := set(self.hosts) - self.links.keys():
-            if time.monotonic() > deadline:
-                places = ", ".join(f"s{s} h{h}" for s, h in sorted(absent))
-                raise ClusterError(f"{places} cannot reach this machine at {self.callback}")
-            time.sleep(0.005)
+        self.links.wait_for(lambda: set(self.hosts) - self.gone, seconds)
+
+    def close(self) -> None:
+        """End the threads and connections of this gang; the agents may forget the attempt."""
+        for place in self.gone:
+            self.links.send(place, kind="done")
+        self.links.close()
+
+    # --- the attempt ------------------------------------------------------------------------------
 
     def follow(self, sink: Sink, pause: Callable[[float], None]) -> list[Ending]:
-        """Every ending, in the order of their arrival, up to the first failure or the last end."""
+        """Every ending, in the order of their arrival, up to the last or to a reason to stop all:
+        a failure, a notice, a hang. Raises Superseded.
+        """
         endings: list[Ending] = []
         running = set(self.members.values())
-        while running:
-            for ending in self._next(sink, running):
-                running.discard(ending.member)
-                endings.append(ending)
-                sink.ended(ending)
+        self.moved = time.monotonic()
+        while running and not self.notices and not self.hang:
+            endings += self._take(sink, running)
             if any(ending.code != 0 for ending in endings):
                 break
-            if running and endings and self._is_overdue(endings[0]):
+            if running and self._is_overdue():
                 endings[0] = left_early(endings[0], running)
                 break
+            if running and self._stands_still():
+                endings += self._note_hang(sink, running)
             pause(0)
         return endings
 
-    def _is_overdue(self, first: Ending) -> bool:
-        """Whether the others still run so long after the first has ended that they must hang."""
-        limit = self.straggler_timeout
-        return limit is not None and time.time() - first.time > limit
+    def _take(self, sink: Sink, running: set[Member]) -> list[Ending]:
+        """Handle the next frame, if there is one soon; what ended by it runs no more."""
+        return self._tell(sink, running, self._next(sink, running))
+
+    def _tell(self, sink: Sink, running: set[Member], new: Iterable[Ending]) -> list[Ending]:
+        endings = list(new)
+        if endings and self.first_told is None:
+            self.first_told = time.monotonic()
+        for ending in endings:
+            running.discard(ending.member)
+            sink.ended(ending)
+        return endings
+
+    def _is_overdue(self) -> bool:
+        """Whether the others still run so long after the first has ended that they must hang.
+
+        By when it was told: it may have ended long before this supervisor attached.
+        """
+        limit, first = self.straggler_timeout, self.first_told
+        return limit is not None and first is not None and time.monotonic() - first > limit
+
+    def _stands_still(self) -> bool:
+        limit = self.hang_timeout
+        return limit is not None and time.monotonic() - self.moved > limit
+
+    def _note_hang(self, sink: Sink, running: set[Member]) -> list[Ending]:
+        """Have the agents add the processes' stacks to their output, and wait for that."""
+        since = time.time() - (time.monotonic() - self.moved)
+        self.hang = Hang(since, tuple(sorted(running)), step_of(self.last_metrics))
+        sink.hung(self.hang)
+        self.stacked.clear()
+        for place in self._reachable():
+            self._order(place, kind="stacks")
+        endings: list[Ending] = []
+        deadline = time.monotonic() + STACKS_SECONDS
+        while self._reachable() - self.stacked and time.monotonic() < deadline:
+            endings += self._take(sink, running)
+        return endings
 
     def stop(self, sink: Sink, grace: float, left: Iterable[Member]) -> list[Ending]:
         """End what still runs; wait until every living host has confirmed it.
 
-        What ends after this moment is collateral: it says nothing of the cause. A host that does
-        not confirm in time counts as lost.
+        What ends by this order is collateral: it says nothing of the cause. A host that does not
+        confirm in time counts as lost. Does nothing when nothing was started, or the attempt is
+        another supervisor's.
         """
-        stopped_at = time.time()
+        if self.superseded or not self.ordered:
+            return []
+        self.stopped_at = time.time()
         endings: list[Ending] = []
         running = set(left)
-        if self.ordered:
-            with contextlib.suppress(ClusterError):
-                self.await_links(seconds=2)
-        for place in set(self.hosts) - self.gone:
-            self._order(place, {"kind": "stop", "grace": grace})
+        with contextlib.suppress(ClusterError):
+            self.await_links(seconds=2)
+        for place in self.hosts:  # a silent one may wake up
+            self._order(place, kind="stop", grace=grace)
         deadline = time.monotonic() + grace + KILL_SECONDS
-        while set(self.hosts) - self.gone and time.monotonic() < deadline:
-            endings += self._next(sink, running - {ending.member for ending in endings})
-        silent = running - {ending.member for ending in endings}
-        endings += [Ending(m, None, "its host did not confirm", time.time()) for m in silent]
-        endings = [dataclasses.replace(e, collateral=e.time > stopped_at) for e in endings]
-        for ending in endings:
-            sink.ended(ending)
-        return endings
+        while self._reachable() and time.monotonic() < deadline:
+            endings += self._take(sink, running)
+        for place in self._reachable():
+            lost = self._lose(place, "its host did not confirm", running, silent_since=deadline)
+            endings += self._tell(sink, running, lost)
+        gone = [self._ending(m, None, "its host is gone") for m in sorted(running)]
+        return endings + self._tell(sink, running, gone)
 
-    def close(self) -> None:
-        """End the threads and connections of this gang."""
-        for link in (self.server, *self.links.values()):
-            with contextlib.suppress(OSError):
-                link.shutdown(socket.SHUT_RDWR)
-            link.close()
-        with contextlib.suppress(queue.Empty):  # a reader may be waiting for room
-            while True:
-                self.frames.get_nowait()
+    def report(self, endings: Iterable[Ending]) -> Report:
+        hosts = tuple(self.reports[place] for place in sorted(self.reports))
+        return Report(tuple(endings), hosts, tuple(self.notices), self.hang, self.stopped_at)
 
-    def _order(self, place: Place, order: dict[str, Any]) -> None:
-        try:
-            self.links[place].sendall(json.dumps(order).encode() + b"\n")
-        except (KeyError, OSError):
+    # --- orders and frames ------------------------------------------------------------------------
+
+    def _reachable(self) -> set[Place]:
+        return set(self.hosts) - self.gone
+
+    def _order(self, place: Place, **order: Any) -> None:
+        if not self.links.send(place, **order):
             self.gone.add(place)
 
     def _next(self, sink: Sink, running: set[Member]) -> Iterator[Ending]:
-        """Handle the next frame, if there is one soon; yield the endings that come of it."""
-        with contextlib.suppress(queue.Empty):
-            yield from self._handle(sink, running, *self.frames.get(timeout=0.1))
-        for place in self._silent():
-            yield from self._lose(place, f"its host was silent for {self.silence:.0f} s", running)
+        if frame := self.links.next_frame():
+            yield from self._handle(sink, running, *frame)
+        for place, since in self.links.silent(self.silence, self._reachable()).items():
+            reason = f"its host was silent for {self.silence:g} s"
+            yield from self._lose(place, reason, running, silent_since=since)
 
     def _handle(
         self, sink: Sink, running: set[Member], place: Place, frame: dict[str, Any], payload: bytes
@@ -177,25 +223,84 @@ class Gang:
         member = self.members.get((place, frame.get("process", 0)))
         match frame["kind"]:
             case "output" if member:
+                self.moved = time.monotonic()
+                self.tails[member] = (self.tails.get(member, b"") + payload[-TAIL:])[-TAIL:]
                 sink.output(member, payload)
+                self._acknowledge(member, frame["offset"], len(payload))
             case "metrics" if member:
-                sink.metrics(member, frame["line"])
-            case "exit" if member:
-                yield Ending(member, frame["code"], describe(frame["code"]), frame["time"])
+                self.moved = time.monotonic()
+                self.last_metrics = payload.decode(errors="replace")
+                sink.metrics(member, self.last_metrics)
+            case "exit" if member in running:
+                self.tails[member] = payload
+                yield self._ending(member, frame["code"], frame["why"], frame)
+            case "notice":
+                self._take_notice(sink, place, frame)
+            case "stacks":
+                self.stacked.add(place)
             case "gone":
-                self.gone.add(place)
+                self._confirm(place, frame)
+            case "replaced":
+                raise self.supersede()
             case "lost" if place not in self.gone:
-                yield from self._lose(place, "its host's connection broke", running)
+                reason = "its host's connection broke"
+                yield from self._lose(place, reason, running, broke_at=frame["time"])
 
-    def _silent(self) -> list[Place]:
-        limit = time.monotonic() - self.silence
-        return [p for p, heard in self.heard.items() if heard < limit and p not in self.gone]
+    def _acknowledge(self, member: Member, offset: int, size: int) -> None:
+        """Now and then, that the sink has the output: its host need not keep it."""
+        if (offset + size) // self.kept > offset // self.kept:
+            self.links.send(member.place, kind="kept", process=member.index, size=offset + size)
 
-    def _lose(self, place: Place, reason: str, running: set[Member]) -> Iterator[Ending]:
+    def _take_notice(self, sink: Sink, place: Place, frame: Mapping[str, Any]) -> None:
+        notice = Notice(place, Told(frame["told"]), frame["time"], frame["word"])
+        if notice not in self.notices:
+            self.notices.append(notice)
+            sink.noticed(notice)
+
+    def _confirm(self, place: Place, frame: Mapping[str, Any]) -> None:
         self.gone.add(place)
+        self.reports[place] = Host(place, alive=True, oom_kills=frame["oom_kills"])
+
+    def _ending(
+        self, member: Member, code: int | None, reason: str, frame: Mapping[str, Any] | None = None
+    ) -> Ending:
+        """That of an exit frame, or of a process on a host that was lost."""
+        tail = self.tails.get(member, b"").decode(errors="replace")
+        reason = reason or describe(code or 0)
+        if frame:
+            return Ending(member, code, reason, frame["time"], frame["ordered"], tail)
+        return Ending(member, code, reason, time.time(), self.stopped_at is not None, tail)
+
+    def _lose(
+        self,
+        place: Place,
+        reason: str,
+        running: set[Member],
+        *,
+        silent_since: float | None = None,  # by the monotonic clock
+        broke_at: float | None = None,
+    ) -> Iterator[Ending]:
+        if silent_since is not None:
+            silent_since += time.time() - time.monotonic()
+        self.gone.add(place)
+        self.reports[place] = Host(place, alive=False, silent_since=silent_since, broke_at=broke_at)
         for member in sorted(running):
             if member.place == place:
-                yield Ending(member, None, reason, time.time())
+                yield self._ending(member, None, reason)
+
+    def lose(self, places: Collection[Place], reason: str, sink: Sink) -> list[Ending]:
+        """The endings of hosts that have nothing of this attempt."""
+        running = set(self.members.values())
+        return [
+            ending
+            for place in sorted(places)
+            for ending in self._tell(sink, running, self._lose(place, reason, running))
+        ]
+
+    def supersede(self) -> Superseded:
+        """From now on nothing here is ours to end; the error to raise."""
+        self.superseded = True
+        return Superseded("another supervisor has taken this attempt over")
 
 
 def left_early(ending: Ending, running: Collection[Member]) -> Ending:
@@ -205,13 +310,10 @@ def left_early(ending: Ending, running: Collection[Member]) -> Ending:
     return dataclasses.replace(ending, code=LEFT_EARLY, reason=reason)
 
 
-def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
-    """The next frame and its payload; None at the end or when the other side speaks otherwise."""
+def step_of(line: str) -> int | None:
+    """The step that a metrics line tells."""
     try:
-        line = stream.readline(2**20)
-        frame = json.loads(line) if line else None
-        if not isinstance(frame, dict):
-            return None
-        return frame, stream.read(frame.get("size", 0))
-    except (OSError, ValueError):
+        value = json.loads(line).get("step")
+    except (ValueError, RecursionError, AttributeError):
         return None
+    return value if type(value) is int else None

@@ -34,6 +34,7 @@ class Ending:
     reason: str
     time: float
     collateral: bool = False
+    tail: str = ""  # the last lines of its output, when they were kept
 
 
 def describe(code: int) -> str:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from launcher.accelerators import Accelerator
-from launcher.spec import Spec
+from launcher.prices import cost_per_hour
+from launcher.requests import Identity, Request, requests_for
+from launcher.spec import Offer, Spec
 from launcher.startup import host_config, startup_script
 
-LABEL_RUN, LABEL_OWNER, LABEL_SLICE = "launcher-run", "launcher-owner", "launcher-slice"
-AT_RUN_TIME = "<known when the coordinator is up>"
-PRICES = Path(__file__).with_name("prices.csv")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRequest:
-    """One literal CreateNode call: `body` is a `google.cloud.tpu.v2.Node` in field names."""
-
-    parent: str
-    node_id: str
-    body: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return f"{self.parent}/nodes/{self.node_id}"
+# From the grant until READY, by the number of hosts from which it holds (marin#6087).
+PROVISION_SECONDS = ((256, 1800.0), (64, 1200.0), (0, 900.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,96 +36,112 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """All that a run will do, as data."""
+class Choice:
+    """One link of the fallback chain, with all that follows from it.
 
-    name: str
+    `cost_per_hour_usd` is for all slices, None where no price is known; `provision_timeout` is in
+    seconds.
+    """
+
+    offer: Offer
     hosts: int
     chips: int
-    requests: tuple[NodeRequest, ...]
+    requests: tuple[Request, ...]
     processes: tuple[Process, ...]
     cost_per_hour_usd: float | None
+    provision_timeout: float
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The ids of the nodes, in the order of slices."""
+        return tuple(node for request in self.requests for node in request.nodes)
+
+    @property
+    def title(self) -> str:
+        offer = self.offer
+        return f"{offer.accelerator.accelerator_type} {offer.capacity} in {offer.zone}"
 
     def to_json(self) -> dict[str, Any]:
-        """The form that `plan --json` prints and `plan.json` holds."""
         return {
-            "name": self.name,
+            "accelerator_type": self.offer.accelerator.accelerator_type,
+            "capacity": self.offer.capacity,
+            "zone": self.offer.zone,
             "hosts": self.hosts,
             "chips": self.chips,
-            "requests": [
-                {"method": "CreateNode", "parent": r.parent, "node_id": r.node_id, "body": r.body}
-                for r in self.requests
-            ],
+            "requests": [request.to_json() for request in self.requests],
             "processes": [asdict(process) for process in self.processes],
             "cost_per_hour_usd": self.cost_per_hour_usd,
         }
 
 
-def make_plan(spec: Spec, owner: str, project: str) -> Plan:
-    """`owner` and `project` are valid label and project ids; no call is made."""
-    accelerator = spec.cluster.accelerator
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a run will do, as data: its choices in the order in which they are tried."""
+
+    name: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def first(self) -> Choice:
+        return self.choices[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that `plan --json` prints and `plan.json` holds."""
+        fallback = [choice.to_json() for choice in self.choices[1:]]
+        return {"name": self.name, **self.first.to_json(), "fallback": fallback}
+
+
+def make_plan(spec: Spec, identity: Identity) -> Plan:
+    """No call is made."""
     return Plan(
-        name=spec.name,
-        hosts=accelerator.hosts * spec.mode.slices,
-        chips=accelerator.chips * spec.mode.slices,
-        requests=tuple(node_request(spec, i, owner, project) for i in range(spec.mode.slices)),
-        processes=tuple(plan_processes(spec)),
-        cost_per_hour_usd=cost_per_hour(accelerator, spec.cluster.capacity, spec.mode.slices),
+        spec.name, tuple(make_choice(spec, offer, identity) for offer in spec.cluster.offers)
     )
 
 
-def node_id(name: str, index: int) -> str:
-    return f"{name}-s{index}"
+def make_choice(spec: Spec, offer: Offer, identity: Identity) -> Choice:
+    accelerator, slices = offer.accelerator, spec.mode.slices
+    hosts = accelerator.hosts * slices
+    default = next(seconds for least, seconds in PROVISION_SECONDS if hosts >= least)
+    return Choice(
+        offer=offer,
+        hosts=hosts,
+        chips=accelerator.chips * slices,
+        requests=requests_for(spec, offer, identity, host_script(spec, offer)),
+        processes=tuple(plan_processes(spec, offer)),
+        cost_per_hour_usd=cost_per_hour(accelerator, offer.capacity, offer.zone, slices),
+        provision_timeout=spec.cluster.provision_timeout or default,
+    )
 
 
-def node_request(spec: Spec, index: int, owner: str, project: str) -> NodeRequest:
-    cluster = spec.cluster
+def host_script(spec: Spec, offer: Offer) -> str:
+    """The startup script of every host."""
     requirements = (*spec.mode.requirements, *(spec.workload.requirements if spec.workload else ()))
     config = host_config(
-        cluster.accelerator.chips_per_host,
-        cluster.join_timeout,
+        offer.accelerator.chips_per_host,
+        spec.cluster.join_timeout,
         requirements,
         platform.python_version(),
     )
-    labels = {LABEL_RUN: spec.name, LABEL_OWNER: owner, LABEL_SLICE: str(index)}
-    body: dict[str, Any] = {
-        "accelerator_type": cluster.accelerator.accelerator_type,
-        "runtime_version": cluster.runtime_version,
-        "labels": {**cluster.labels, **labels},
-        "metadata": {
-            "startup-script": startup_script(config, requirements),
-            "launcher-join": AT_RUN_TIME,
-            "launcher-token": AT_RUN_TIME,
-        },
-    }
-    if scheduling := SCHEDULING[cluster.capacity]:
-        body["scheduling_config"] = scheduling
-    parent = f"projects/{project}/locations/{cluster.zones[0]}"
-    return NodeRequest(parent, node_id(spec.name, index), body)
+    machine = spec.cluster.machine
+    return startup_script(config, requirements, before=machine.startup, env=machine.env)
 
 
-SCHEDULING: Mapping[str, Mapping[str, bool]] = {
-    "on-demand": {},
-    "spot": {"spot": True},
-    "preemptible": {"preemptible": True},
-    "reserved": {"reserved": True},
-}
-
-
-def plan_processes(spec: Spec) -> list[Process]:
+def plan_processes(spec: Spec, offer: Offer) -> list[Process]:
     """One process per host, in the order of ranks: slice, then worker id."""
     if spec.workload is None:
         return []
-    hosts, slices = spec.cluster.accelerator.hosts, spec.mode.slices
+    hosts, slices = offer.accelerator.hosts, spec.mode.slices
     argv = spec.workload.argv("python3")
     return [
-        Process(s, h, 0, s * hosts + h, argv, process_env(spec, s, h, s * hosts + h))
+        Process(
+            s, h, 0, s * hosts + h, argv, process_env(spec, s, h, s * hosts + h, hosts * slices)
+        )
         for s in range(slices)
         for h in range(hosts)
     ]
 
 
-def process_env(spec: Spec, index: int, host: int, rank: int) -> dict[str, str]:
+def process_env(spec: Spec, index: int, host: int, rank: int, ranks: int) -> dict[str, str]:
     """What is the same in every attempt; `fanout` adds addresses, ports and the attempt."""
     assert spec.workload is not None
     own = {
@@ -149,25 +149,8 @@ def process_env(spec: Spec, index: int, host: int, rank: int) -> dict[str, str]:
         "LAUNCHER_SLICE": str(index),
         "LAUNCHER_HOST": str(host),
         "LAUNCHER_PROCESS_ID": str(rank),
-        "LAUNCHER_NUM_PROCESSES": str(spec.cluster.accelerator.hosts * spec.mode.slices),
+        "LAUNCHER_NUM_PROCESSES": str(ranks),
         "TPU_WORKER_ID": str(host),
     }
     shown = {k: v for k, v in spec.workload.env.items() if k not in spec.workload.secret_env}
     return {**own, **shown}
-
-
-def cost_per_hour(accelerator: Accelerator, capacity: str, slices: int) -> float | None:
-    """USD for all slices while READY, at US list prices; None where no price is known."""
-    price = prices().get(accelerator.accelerator_type) or prices().get(accelerator.generation)
-    price = price or prices().get(accelerator.accelerator_type.partition("-")[0])
-    if price is None:
-        return None
-    column = "spot_usd" if capacity in ("spot", "preemptible") else "on_demand_usd"
-    return round(float(price[column]) * accelerator.chips * slices, 4)
-
-
-@cache
-def prices() -> Mapping[str, Mapping[str, str]]:
-    """USD per chip-hour by type or generation, from Google's billing catalogue of 2026."""
-    with PRICES.open(encoding="utf-8", newline="") as file:
-        return {row["accelerator_type"]: row for row in csv.DictReader(file)}

@@ -8,59 +8,67 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from launcher import cluster, coordinator, registry
+from launcher import cluster, coordinator, registry, removal, slices
 from launcher.coordinator import Head
-from launcher.errors import (
-    ClusterError,
-    ConfigError,
-    Interrupted,
-    LauncherError,
-    ProvisioningError,
-    SliceLost,
-)
+from launcher.errors import ClusterError, Interrupted, LauncherError, Refused
 from launcher.member import Place
-from launcher.plan import NodeRequest
-from launcher.providers import KINDS, NodeState, Provider
+from launcher.plan import Choice
+from launcher.providers import KINDS, Pause
+from launcher.providers.states import State
 from launcher.session import Session
 
 SHARED_HEAD = "shared"  # of everything that is `up` on this machine
+OWN = ("here", "vm")  # coordinators that make slices; elsewhere a job finds them in its cluster
 HEAD_SECONDS = 60.0
-DELETE_SECONDS = 600.0
 JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
 LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Hosts that are part of the cluster."""
+    """Hosts that are part of the cluster, and the choice that gave them.
+
+    `states` tells the states of their slices where no API of ours knows them.
+    """
 
     head: Head
+    choice: Choice
     hosts: Mapping[Place, cluster.Host]
+    states: Callable[[], Mapping[int, str]] | None = None
+
+
+def acquired(session: Session, *, stays: bool) -> contextlib.AbstractContextManager[Joined]:
+    """Slices and cluster for the time of the block: made, or borrowed of a cluster that exists."""
+    if session.spec.cluster.coordinator in OWN:
+        return made(session, stays=stays)
+    from launcher.remote import borrow
+
+    return borrow.acquired(session)
 
 
 @contextlib.contextmanager
-def acquired(session: Session, *, stays: bool) -> Iterator[Joined]:
+def made(session: Session, *, stays: bool) -> Iterator[Joined]:
     """Slices and cluster for the time of the block; afterwards both are gone, unless `stays`.
 
     A failure or an interrupt takes them away too. A run whose slices were `up` before leaves them.
     Raises ConfigError, and touches nothing, when something else is up under this name.
     """
     record = registry.record(session.spec.name)
-    if record:
-        require_same(session, record)
+    choice = slices.recorded_choice(session, record) if record else None
     stays = stays or bool(record and record["stays"])
     was_up = bool(record and record["stays"])
     try:
-        joined = adopt(session, record, stays) if record else None
-        joined = joined or create(session, stays=stays)
+        joined = adopt(session, record, choice, stays) if record and choice else None
+        if joined is None:
+            was_up = False  # what is made now was not there before
+            joined = create(session, stays=stays)
+        if stays:  # from now on: what dies on the way up is for gc to remove
+            registry.update(session.spec.name, stays=True)
         yield joined
     except BaseException:
         if not was_up:
@@ -71,31 +79,23 @@ def acquired(session: Session, *, stays: bool) -> Iterator[Joined]:
         release(session)
 
 
-def require_same(session: Session, record: Mapping[str, Any]) -> None:
-    """What is up under a name is adopted or removed only by a run of the same nodes."""
-    name, wanted = session.spec.name, intent(session, "", "", stays=False)
-    keys = ("accelerator_types", "nodes", "provider")
-    if other := [key for key in keys if record[key] != wanted[key]]:
-        raise ConfigError(
-            f"{name} is up with other {', '.join(other)}"
-            f" ({record[other[0]]}, not {wanted[other[0]]}):"
-            f" choose another name=, or `python -m launcher down {name}` first"
-        )
-
-
-def adopt(session: Session, record: Mapping[str, Any], stays: bool) -> Joined | None:
+def adopt(
+    session: Session, record: Mapping[str, Any], choice: Choice, stays: bool
+) -> Joined | None:
     """The hosts that are up under this name, or None when they must be made anew."""
     head = coordinator.find_head(record["head"])
-    if head is None or not coordinator.processes(head):
+    if head is None or not coordinator.is_up(head):
         return None
     renewed = {"supervisor": registry.this_process(), "folder": str(session.folder.path)}
     registry.write_record(session.spec.name, {**record, **renewed, "stays": stays})
     late = Deadline(JOIN_AGAIN_SECONDS)
     try:
+        cluster.connect(head)
+        session.interrupt.install()  # Ray has put handlers of its own in place of ours
         hosts = join(
             session,
-            head,
-            record["incarnation"],
+            choice,
+            expected(choice, record["incarnations"]),
             lambda: late.passed,
             lambda *_: "",
             session.interrupt.pause,
@@ -107,81 +107,81 @@ def adopt(session: Session, record: Mapping[str, Any], stays: bool) -> Joined | 
         leave(session)
         return None
     session.tell("adopted", f"{len(hosts)} hosts that were up")
-    return Joined(head, hosts)
+    return Joined(head, choice, hosts)
 
 
 def create(session: Session, *, stays: bool) -> Joined:
     """Everything new; leftovers of the same name are removed first."""
     remove(session)
     head_id = SHARED_HEAD if stays else f"run-{session.spec.name}"
-    incarnation = secrets.token_hex(4)
-    registry.write_record(session.spec.name, intent(session, head_id, incarnation, stays))
+    registry.write_record(session.spec.name, slices.intent(session, head_id, False))
     choose_address = KINDS[session.spec.provider.kind].head_address
     head = coordinator.start_head(head_id, choose_address, dashboard=stays)
     session.tell("head", f"Ray head at {head.gcs_address}")
-    requests = [with_secrets(request, head, incarnation) for request in session.plan.requests]
-    abort = threading.Event()
-
-    def pause(seconds: float) -> None:
-        session.interrupt.check()
-        if abort.wait(seconds):
-            raise ProvisioningError("given up, since another part of the run failed")
-
     session.provider.open()
-    with ThreadPoolExecutor(len(requests)) as pool:
-        creating = [pool.submit(create_slice, session, request, pause) for request in requests]
+    return slices.acquire(session, filler(head), joiner(session, head))
+
+
+def renew(session: Session, joined: Joined, broken: Collection[int]) -> Joined:
+    """The same cluster with new slices in the place of the broken ones.
+
+    The healthy ones stay, as long as the same choice can be had; else all go where it can.
+    """
+    fill, choice = filler(joined.head), joined.choice
+    if len(choice.requests) > 1 and len(broken) < len(choice.requests):
         try:
-            hosts = join_new(session, head, incarnation, creating)
-        finally:
-            abort.set()
-    return Joined(head, hosts)
+            return slices.replace(
+                session, choice, broken, fill, joiner(session, joined.head, joined, broken)
+            )
+        except Refused as refused:
+            session.tell("again", f"all slices are asked for anew: {refused}")
+    slices.give_up(session, choice)
+    return slices.acquire(session, fill, joiner(session, joined.head))
 
 
-def intent(session: Session, head_id: str, incarnation: str, stays: bool) -> dict[str, Any]:
-    provider = session.spec.provider
+def filler(head: Head) -> slices.Fill:
+    """Puts into a node what its hosts need to join; the token goes nowhere else."""
+
+    def fill(node: dict[str, Any], incarnation: str) -> None:
+        join = {"gcs_address": head.gcs_address, "incarnation": incarnation}
+        node["metadata"] |= {"launcher-join": json.dumps(join), "launcher-token": head.token}
+
+    return fill
+
+
+def joiner(
+    session: Session, head: Head, kept: Joined | None = None, broken: Collection[int] = ()
+) -> slices.Meanwhile[Joined]:
+    """Has the hosts of new slices join, beside those of slices that are kept."""
+
+    def meanwhile(choice: Choice, incarnation: str, creating: slices.Creating) -> Joined:
+        incarnations = dict.fromkeys(choice.nodes, incarnation)
+        new = expected(choice, incarnations, broken if kept else None)
+        hosts = dict(join_new(session, head, choice, new, creating))
+        if kept:
+            hosts |= {place: h for place, h in kept.hosts.items() if place[0] not in broken}
+        return Joined(head, choice, dict(sorted(hosts.items())))
+
+    return meanwhile
+
+
+def expected(
+    choice: Choice, incarnations: Mapping[str, str], part: Collection[int] | None = None
+) -> dict[int, cluster.Expected]:
+    """The slices of a choice whose hosts are to join, by slice number."""
     return {
-        "name": session.spec.name,
-        "owner": session.owner,
-        "folder": str(session.folder.path),
-        "head": head_id,
-        "stays": stays,
-        "incarnation": incarnation,
-        "nodes": [request.name for request in session.plan.requests],
-        "accelerator_types": [r.body["accelerator_type"] for r in session.plan.requests],
-        "provider": {
-            "kind": provider.kind,
-            "project": provider.project,
-            "options": {k: v for k, v in provider.options.items() if k != "rules"},
-        },
-        "requested": False,  # whether a create call may have been made
-        "supervisor": registry.this_process(),
-        "created": time.time(),
-        "cost_per_hour_usd": session.plan.cost_per_hour_usd,
+        index: cluster.Expected(node, incarnations[node])
+        for index, node in enumerate(choice.nodes)
+        if part is None or index in part
     }
-
-
-def with_secrets(request: NodeRequest, head: Head, incarnation: str) -> NodeRequest:
-    """The request with what is known only now; the token goes nowhere else."""
-    join = {"gcs_address": head.gcs_address, "incarnation": incarnation}
-    metadata = {
-        **request.body["metadata"],
-        "launcher-join": json.dumps(join),
-        "launcher-token": head.token,
-    }
-    return replace(request, body={**request.body, "metadata": metadata})
-
-
-def create_slice(session: Session, request: NodeRequest, pause: Callable[[float], None]) -> None:
-    provider = session.provider.get()
-    pause(0)
-    registry.update(session.spec.name, requested=True)
-    session.folder.event("provisioning", node=request.name, endpoint=provider.endpoint)
-    node = provider.create(request, session.spec.cluster.provision_timeout, pause)
-    session.tell("ready", f"{request.node_id} is READY on {provider.title}", node=node.name)
 
 
 def join_new(
-    session: Session, head: Head, incarnation: str, creating: Sequence[Future[None]]
+    session: Session,
+    head: Head,
+    choice: Choice,
+    new: Mapping[int, cluster.Expected],
+    creating: slices.Creating,
 ) -> Mapping[Place, cluster.Host]:
     """Join while the slices are being created; a failure to create one ends the wait at once.
 
@@ -192,12 +192,13 @@ def join_new(
 
     def check(seconds: float) -> None:
         session.interrupt.pause(seconds)
+        session.timeline.enter(phase_of(session, creating))
         for future in creating:
             if future.done():
                 future.result()
         if look.passed and all(future.done() for future in creating):
             look.restart()
-            require_alive(session)
+            slices.require_alive(session, choice)
 
     def is_late() -> bool:
         if not all(future.done() for future in creating):
@@ -205,26 +206,27 @@ def join_new(
         return clock.passed
 
     def console(node: str, worker: int) -> str:
-        name = next(r.name for r in session.plan.requests if r.node_id == node)
+        name = next(name for name in slices.node_names(choice) if name.endswith(f"/{node}"))
         return session.provider.get().console(name, worker)
 
-    session.screen.wait("Ray head starting")
-    coordinator.wait_for_head(head, HEAD_SECONDS, check)
+    if not cluster.is_connected():
+        session.screen.wait("Ray head starting")
+        coordinator.wait_for_head(head, HEAD_SECONDS, check)
+        cluster.connect(head)
+        session.interrupt.install()  # Ray has put handlers of its own in place of ours
     try:
-        return join(session, head, incarnation, is_late, console, check)
+        return join(session, choice, new, is_late, console, check)
     except ClusterError:
         if all(future.done() for future in creating):
-            require_alive(session)  # hosts that are missing or died may have gone with their slice
+            slices.require_alive(session, choice)  # missing hosts may have gone with their slice
         raise
 
 
-def require_alive(session: Session) -> None:
-    """Raises SliceLost if a node that was READY is no more; one that is being repaired may be."""
-    for request in session.plan.requests:
-        node = session.provider.get().get(request.name)
-        if node is None or node.state in (NodeState.DEAD, NodeState.DELETING):
-            state = node.raw_state if node else "GONE"
-            raise SliceLost(f"{request.node_id} is {state} before its hosts have joined")
+def phase_of(session: Session, creating: slices.Creating) -> str:
+    """What time is being spent on while slices are on their way."""
+    if all(future.done() for future in creating):
+        return "join" if session.timeline.phase == "join" else "boot"
+    return "queue" if State.WAITING in session.states.values() else "create"
 
 
 class Deadline:
@@ -244,26 +246,30 @@ class Deadline:
 
 def join(
     session: Session,
-    head: Head,
-    incarnation: str,
+    choice: Choice,
+    new: Mapping[int, cluster.Expected],
     is_late: Callable[[], bool],
     console: Callable[[str, int], str],
-    pause: Callable[[float], None],
+    pause: Pause,
 ) -> Mapping[Place, cluster.Host]:
-    total = session.plan.hosts
+    total = choice.offer.accelerator.hosts * len(new)
     seen: list[Place] = []
 
     def joined(place: Place) -> None:
         seen.append(place)
+        session.timeline.enter("join")
         session.folder.event("joined", slice=place[0], host=place[1])
         session.screen.wait(f"hosts joining: {len(seen)} of {total}")
 
     session.screen.wait(f"hosts joining: 0 of {total}")
-    cluster.connect(head)
-    session.interrupt.install()  # Ray has put handlers of its own in place of ours
-    nodes = [request.node_id for request in session.plan.requests]
-    per_slice = session.spec.cluster.accelerator.hosts
-    hosts = cluster.gather(nodes, incarnation, per_slice, is_late, pause, console, joined)
+    hosts = cluster.gather(
+        new,
+        choice.offer.accelerator.hosts,
+        is_late,
+        pause,
+        console,
+        joined,
+    )
     session.screen.wait("")
     session.tell("cluster", f"{len(hosts)} of {total} hosts joined")
     return hosts
@@ -273,6 +279,7 @@ def release(session: Session) -> None:
     """Take everything away and say so. A clean-up that fails does not hide how the run ended."""
     name, started = session.spec.name, time.monotonic()
     session.screen.wait(f"deleting {name}")
+    session.timeline.enter("teardown")
     try:
         remove(session)
     except LauncherError as error:
@@ -293,19 +300,4 @@ def leave(session: Session) -> None:
 def remove(session: Session) -> None:
     leave(session)
     if record := registry.record(session.spec.name):
-        take_down(record, session.provider.get)
-
-
-def take_down(record: Mapping[str, Any], provider: Callable[[], Provider]) -> None:
-    """Remove all that a record names. The record is dropped only when everything is gone.
-
-    Raises ProvisioningError if a node could not be deleted; the record stays for the next try.
-    """
-    with ThreadPoolExecutor(8) as pool:
-        nodes = record["nodes"] if record["requested"] else []
-        deletions = [pool.submit(lambda n: provider().delete(n, DELETE_SECONDS), n) for n in nodes]
-        coordinator.release_head(record["head"], but_for=record["name"])
-    errors = [error for deletion in deletions if (error := deletion.exception())]
-    if errors:
-        raise ProvisioningError("; ".join(dict.fromkeys(map(str, errors))))
-    registry.forget(record["name"])
+        removal.take_down(record, session.provider.get)

@@ -3,6 +3,7 @@
     python raynode.py check  CONFIG     exit 0 when this interpreter can run CONFIG, else say why
     python raynode.py head   CONFIG     CONFIG is a JSON file; stays in the foreground
     python raynode.py host   CONFIG     the same; address and token come from the metadata server
+    python raynode.py vm     CONFIG     the head on a VM of its own; the same
 
 It stands alone (standard library and Ray), since its text travels to the hosts in their startup
 script. `ray start` would do the same work, but it holds every host back until Ray's dashboard and
@@ -38,6 +39,7 @@ HOST_BLOCKS, HEAD_BLOCKS = 1024, 572
 START_TRIES = 3  # a port that was free may be taken a moment later
 LOW_PRIORITY = 19
 AGENT_REST_SECONDS = 15.0
+LEAVE_SECONDS = 60.0  # for the user's processes, when the VM is shut down; it has 90
 AGENT_PROGRAMS = ("dashboard/agent.py", "runtime_env/agent/main.py")
 INCARNATION_LABEL = "launcher/incarnation"  # tells a host from one of the same name before it
 AGENT_PORTS = (
@@ -46,15 +48,16 @@ AGENT_PORTS = (
     "dashboard_agent_listen_port",
     "runtime_env_agent_port",
 )
+ESSENTIAL = ("gcs_server", "raylet")  # without these there is no node
 OWN_PORTS = ("node_manager_port", "object_manager_port")
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
-def metadata(key: str, tries: int = 60) -> str:
-    """The value of an instance attribute, from the VM's metadata server (`GCE_METADATA_HOST`)."""
+def metadata(key: str, folder: str = "attributes/", tries: int = 60) -> str:
+    """A value of this VM, an attribute of it, from its metadata server (`GCE_METADATA_HOST`)."""
     server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     request = urllib.request.Request(
-        f"http://{server}/computeMetadata/v1/instance/attributes/{key}",
+        f"http://{server}/computeMetadata/v1/instance/{folder}{key}",
         headers={"Metadata-Flavor": "Google"},
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -154,16 +157,13 @@ def ray_parameters(config: dict[str, Any], head: bool) -> dict[str, Any]:
     shared = dict(zip((*AGENT_PORTS, *OWN_PORTS), ports, strict=False))
     shared |= {"node_ip_address": address, "temp_dir": config["temp_dir"]}
     shared |= {"include_log_monitor": False, "object_store_memory": config["object_store_memory"]}
+    if "incarnation" in config:
+        shared["resources"] = {"TPU": config["chips_per_host"]}
+        shared["labels"] = {INCARNATION_LABEL: config["incarnation"]}
     if head:
         dashboard = {"dashboard_host": address, "dashboard_port": ports[-1]}
         return shared | dashboard | {"num_cpus": 0, "gcs_server_port": ports[-2]}
-    resources = {"TPU": config["chips_per_host"]}
-    labels = {INCARNATION_LABEL: config["incarnation"]}
-    return shared | {
-        "gcs_address": config["gcs_address"],
-        "resources": resources,
-        "labels": labels,
-    }
+    return shared | {"gcs_address": config["gcs_address"]}
 
 
 def start_node(config: dict[str, Any], head: bool) -> Any:
@@ -171,6 +171,7 @@ def start_node(config: dict[str, Any], head: bool) -> Any:
     import ray._raylet
     from ray._private.node import Node
     from ray._private.parameter import RayParams
+    from ray._private.utils import write_ray_address
 
     _raylet: Any = ray._raylet  # compiled; its stub does not list these
     names = {
@@ -196,15 +197,19 @@ def start_node(config: dict[str, Any], head: bool) -> Any:
             """No autoscaler: the launcher owns the hosts."""
 
     params = RayParams(**ray_parameters(config, head))
-    return QuickNode(params, head=head, shutdown_at_exit=False, spawn_reaper=False)
+    node = QuickNode(params, head=head, shutdown_at_exit=False, spawn_reaper=False)
+    if head:  # else a Ray job would take the first head of this machine that it finds for its own
+        write_ray_address(node.gcs_address, config["temp_dir"])
+    return node
 
 
-def start_dashboard(node: Any) -> None:
-    """Ray's dashboard, bound to the coordinator's own address, at low priority."""
+def start_dashboard(node: Any, required: bool = False) -> None:
+    """Ray's dashboard, at the coordinator's own address; unless `required` at low priority."""
     from ray._private.node import Node
 
-    os.nice(LOW_PRIORITY)
-    Node.start_api_server(node, include_dashboard=True, raise_on_failure=False)
+    if not required:
+        os.nice(LOW_PRIORITY)
+    Node.start_api_server(node, include_dashboard=True, raise_on_failure=required)
 
 
 def children() -> list[Any]:
@@ -263,6 +268,20 @@ def end_all() -> None:
         time.sleep(0.01)
 
 
+def wait_for_programs() -> None:
+    """Until the user's processes have left: a VM that shuts down signals them and us at once."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while any(is_program(process) for process in children()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def is_program(process: Any) -> bool:
+    try:
+        return "LAUNCHER_PROCESS_ID" in process.environ()
+    except Exception:  # it has ended meanwhile
+        return False
+
+
 def wait_for_port(address: str, seconds: float) -> None:
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds
@@ -278,6 +297,7 @@ def wait_for_port(address: str, seconds: float) -> None:
 
 def run_head(config: dict[str, Any]) -> None:
     renew_environment(config["token_file"], {})
+    os.environ["LAUNCHER_PYTHON"] = sys.executable  # for jobs: PATH may have another one
     node = start_node(config, head=True)
     rest_agents()
     print(json.dumps({"kind": "ready", "gcs_address": node.gcs_address}), flush=True)
@@ -286,19 +306,54 @@ def run_head(config: dict[str, Any]) -> None:
     watch(node)
 
 
-def run_host(config: dict[str, Any]) -> None:
-    config |= json.loads(metadata("launcher-join"))
+def make_base() -> tuple[Path, Path]:
+    """This VM's folder for Ray, and the file in it that holds the cluster's token."""
     base = Path(os.environ.get("TMPDIR", "/tmp")) / "ray"
     shutil.rmtree(base, ignore_errors=True)  # left by an earlier boot
-    base.mkdir(parents=True)
+    base.mkdir(parents=True, mode=0o700)
     token = base / "token"
     token.touch(0o600)
     token.write_text(metadata("launcher-token"))
-    address = own_address()
+    return base, token
+
+
+def run_vm(config: dict[str, Any]) -> None:
+    base, token = make_base()
+    address = metadata("network-interfaces/0/ip", folder="")
+    ports = json.loads(metadata("launcher-head"))["ports"]
+    renew_environment(str(token), {})
+    serve_head(config | {"node_ip_address": address, "ports": ports}, base, token)
+
+
+def serve_head(config: dict[str, Any], base: Path, token: Path) -> None:
+    """A head that takes Ray jobs: its agents are awake at once, and it has a dashboard.
+
+    Jobs find it, and this interpreter, by LAUNCHER_HEAD and LAUNCHER_PYTHON.
+    """
+    address = config["node_ip_address"]
+    head = {"id": "given", "address": address, "ports": config["ports"], "folder": str(base)}
+    (base / "head.json").write_text(json.dumps(head | {"token_path": str(token)}))
+    os.environ |= {"LAUNCHER_HEAD": str(base / "head.json"), "LAUNCHER_PYTHON": sys.executable}
+    node = start_node(config | {"temp_dir": str(base)}, head=True)
+    start_dashboard(node, required=True)
+    print(json.dumps({"kind": "ready", "address": address}), flush=True)
+    watch(node, (*ESSENTIAL, "dashboard"))
+
+
+def run_host(config: dict[str, Any]) -> None:
+    """With `ports` the head is on worker 0, which is a host as well."""
+    config |= json.loads(metadata("launcher-join"))
+    base, token = make_base()
+    worker, addresses = int(metadata("agent-worker-number")), worker_addresses()
+    address = addresses[worker]
     config |= {"temp_dir": str(base), "node_ip_address": address}
     vm_environment = json.dumps(dict(os.environ))
     renew_environment(str(token), tpu_environment())
     os.environ["LAUNCHER_HOST_ENVIRONMENT"] = vm_environment
+    if "ports" in config and worker == 0:
+        serve_head(config, base, token)
+    if "ports" in config:
+        config["gcs_address"] = f"{addresses[0]}:{config.pop('ports')[-2]}"
     import ray  # noqa: F401  while the head may still be starting
 
     wait_for_port(config["gcs_address"], config["join_timeout"])
@@ -321,19 +376,18 @@ def start_host(config: dict[str, Any]) -> Any:
     raise AssertionError("unreachable")
 
 
-def own_address() -> str:
-    """This host's address in the slice: the metadata server knows it for every worker."""
-    worker = int(metadata("agent-worker-number"))
-    endpoint = metadata("worker-network-endpoints").split(",")[worker]
-    return endpoint.rpartition(":")[2]
+def worker_addresses() -> list[str]:
+    """Of the slice's hosts, by worker: the metadata server knows them all."""
+    endpoints = metadata("worker-network-endpoints").split(",")
+    return [endpoint.rpartition(":")[2] for endpoint in endpoints]
 
 
-def watch(node: Any) -> None:
+def watch(node: Any, kinds: tuple[str, ...] = ESSENTIAL) -> None:
     """Stay until a process of Ray's own ends; reap whatever else ends meanwhile."""
     essential = {
         info.process.pid
         for kind, infos in node.all_processes.items()
-        if kind in ("gcs_server", "raylet")
+        if kind in kinds
         for info in infos
     }
     while True:
@@ -342,7 +396,11 @@ def watch(node: Any) -> None:
             raise SystemExit(f"raynode: process {pid} of Ray ended with status {status}")
 
 
+told_to_leave = threading.Event()
+
+
 def stop(signum: int, _frame: object) -> None:
+    told_to_leave.set()
     raise SystemExit(128 + signum)
 
 
@@ -355,8 +413,10 @@ def main() -> None:
         signal.signal(number, stop)
     adopt_orphans()
     try:
-        {"head": run_head, "host": run_host}[role](config)
+        {"head": run_head, "host": run_host, "vm": run_vm}[role](config)
     finally:
+        if role == "host" and told_to_leave.is_set():
+            wait_for_programs()
         end_all()
         if role == "head":
             shutil.rmtree(config["temp_dir"], ignore_errors=True)

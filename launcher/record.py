@@ -7,27 +7,72 @@ attempts go on counting, and the events are appended.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from launcher.member import Member
-from launcher.registry import write_json, write_whole
+from launcher.registry import json_text, write_whole
+
+RUNS = "LAUNCHER_RUNS"
+
+
+def runs_folder() -> Path:
+    """Where run folders are: `$LAUNCHER_RUNS`, else `runs/` where the user stands."""
+    return Path.cwd() / os.environ.get(RUNS, "runs")
+
+
+class Watcher(Protocol):
+    """Is told of every change of a run folder; paths are relative to it."""
+
+    def append(self, path: str, content: bytes) -> None: ...
+    def write(self, path: str, content: bytes) -> None: ...
+    def remove(self, path: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far earlier invocations have come: the next event's number, and the next attempt's."""
+
+    sequence: int = 0
+    attempt: int = 0
+
+
+def progress(path: Path) -> Progress:
+    """What the events in a run folder say."""
+    earlier = read_lines(path / "events.jsonl")
+    attempts = (event["attempt"] for event in earlier if "attempt" in event)
+    return Progress(len(earlier), 1 + max(attempts, default=-1))
 
 
 class RunFolder:
-    """Writes a run's folder; `elapsed` in the events counts seconds from its opening."""
+    """Writes a run's folder; `elapsed` in the events counts seconds from its opening.
 
-    def __init__(self, path: Path) -> None:
+    `shown` is how the user finds it, where that is another folder, `since` what it is to continue.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        shown: Path | None = None,
+        since: Progress | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
         self.path = path
+        self.shown = shown or path
         path.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
-        earlier = read_lines(path / "events.jsonl")
-        self.sequence = len(earlier)
-        self.attempt = 1 + max((e["attempt"] for e in earlier if "attempt" in e), default=-1)
+        since = since or progress(path)
+        self.sequence = since.sequence
+        self.attempt = self.first_attempt = since.attempt
+        self._watcher = watcher
         self._lock = threading.Lock()  # slices are created by threads
         self._events = (path / "events.jsonl").open("a", encoding="utf-8")
         self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
@@ -54,50 +99,83 @@ class RunFolder:
     def begin(self) -> None:
         """A result of an earlier run of this name is no longer the result."""
         (self.path / "result.json").unlink(missing_ok=True)
+        if self._watcher:
+            self._watcher.remove("result.json")
 
     def write(self, name: str, value: Any) -> None:
-        write_json(self.path / name, value)
+        self.write_text(name, json_text(value))
 
     def write_text(self, name: str, text: str) -> None:
         write_whole(self.path / name, text)
+        if self._watcher:
+            self._watcher.write(name, text.encode("utf-8"))
 
     def event(self, kind: str, **fields: Any) -> None:
         with self._lock:
             line = {"seq": self.sequence, "elapsed": self.elapsed, "kind": kind, **fields}
             self.sequence += 1
-            self._events.write(json.dumps(line, default=str) + "\n")
-            self._events.flush()
+            self._append(self._events, "events.jsonl", line)
 
-    def metrics(self, line: str) -> dict[str, Any] | None:
-        """Keep a metrics line of the workload with its attempt; None when it is no JSON object."""
+    def metrics(self, member: Member, line: str) -> dict[str, Any] | None:
+        """Keep a metrics line with its attempt and process; None when it is no JSON object."""
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            self.event("bad-metrics", line=line[:200])
+            self.event("bad-metrics", line=line[:200], attempt=self.attempt, process=str(member))
             return None
-        self._metrics.write(json.dumps({**value, "attempt": self.attempt}) + "\n")
-        self._metrics.flush()
+        own = {"attempt": self.attempt, "process": str(member)}
+        self._append(self._metrics, "metrics.jsonl", {**value, **own})
         return value
+
+    def _append(self, file: IO[str], name: str, value: Any) -> None:
+        line = json.dumps(value, default=str) + "\n"
+        file.write(line)
+        file.flush()
+        if self._watcher:
+            self._watcher.append(name, line.encode("utf-8"))
 
     def output(self, member: Member, chunk: bytes) -> None:
         """Append to the member's complete log, byte for byte."""
+        name = self._log_name(member)
         if member not in self._logs:
-            self.log_path(member).parent.mkdir(parents=True, exist_ok=True)
-            self._logs[member] = self.log_path(member).open("ab", buffering=0)
+            path = self.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._logs[member] = path.open("ab", buffering=0)
         self._logs[member].write(chunk)
+        if self._watcher:
+            self._watcher.append(name, chunk)
 
     def log_path(self, member: Member) -> Path:
-        name = str(member).replace(" ", "-")
-        return self.path / "logs" / f"attempt-{self.attempt}" / f"{name}.log"
+        """Where the user finds the member's log."""
+        return self.shown / self._log_name(member)
+
+    def _log_name(self, member: Member) -> str:
+        return f"logs/attempt-{self.attempt}/{str(member).replace(' ', '-')}.log"
 
     def next(self) -> None:
         """Go on to the next attempt."""
+        self.turn_to(self.attempt + 1)
+
+    def turn_to(self, attempt: int) -> None:
         for file in self._logs.values():
             file.close()
         self._logs.clear()
-        self.attempt += 1
+        self.attempt = attempt
+
+    def known(self, members: Iterable[Member]) -> dict[Member, tuple[int, int]]:
+        """Of each process in this attempt: bytes of output, and lines of metrics, that are here."""
+        lines = read_lines(self.path / "metrics.jsonl")
+        lines += [e for e in read_lines(self.path / "events.jsonl") if e["kind"] == "bad-metrics"]
+        counts = Counter(
+            line.get("process") for line in lines if line.get("attempt") == self.attempt
+        )
+        sizes = {member: self.path / self._log_name(member) for member in members}
+        return {
+            member: (path.stat().st_size if path.exists() else 0, counts[str(member)])
+            for member, path in sizes.items()
+        }
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

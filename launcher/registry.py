@@ -1,16 +1,19 @@
 """What this user has running on this machine, written before it exists.
 
-One JSON file a run (`runs/NAME.json`) and one a Ray head (`heads/ID.json`), under `home()`. Each
-names what is about to be created, so that after any death, at any instant, the same command, `down`
-or `gc` finds it. The files hold names and paths, no secrets, and are written whole.
+One JSON file a run (`runs/NAME.json`), one a Ray head (`heads/ID.json`) and one a VM of a Ray head
+(`coordinators/KEY.json`), under `home()`. Each names what is about to be created, so that after any
+death, at any instant, the same command, `down` or `gc` finds it. The files hold names and paths, no
+secrets, and are written whole.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +22,7 @@ from typing import Any
 
 from launcher.errors import ConfigError
 
+MACHINE = "LAUNCHER_MACHINE"
 _updating = threading.Lock()  # slices are created by threads
 
 
@@ -30,6 +34,19 @@ def home() -> Path:
     return Path(cache).expanduser() / "launcher"
 
 
+def machine_id() -> str:
+    """Tells runs of this machine's records from others, as a label value. Nothing is written.
+
+    A job that supervises a run elsewhere has the id of the user's machine in `$LAUNCHER_MACHINE`.
+    """
+    if given := os.environ.get(MACHINE):
+        return given
+    with contextlib.suppress(OSError):
+        host = Path("/etc/machine-id").read_text()
+        return hashlib.sha256(f"{host}{home()}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{socket.gethostname()}{home()}".encode()).hexdigest()[:12]
+
+
 def write_whole(path: Path, text: str) -> None:
     """A reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -38,8 +55,12 @@ def write_whole(path: Path, text: str) -> None:
     beside.rename(path)
 
 
+def json_text(value: Any) -> str:
+    return json.dumps(value, indent=1, default=str) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=1, default=str) + "\n")
+    write_whole(path, json_text(value))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -68,9 +89,10 @@ def write_record(name: str, value: Mapping[str, Any]) -> None:
 
 
 def update(name: str, **fields: Any) -> None:
-    """Change fields of a record; only the process that holds the run's lock may."""
+    """Change fields of a record, if there is one; only the holder of the run's lock may."""
     with _updating:
-        write_record(name, {**(record(name) or {}), **fields})
+        if found := record(name):
+            write_record(name, {**found, **fields})
 
 
 def forget(name: str) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.interrupt import Interrupt
 from launcher.plan import Plan
 from launcher.providers import Provider, open_provider
+from launcher.providers.states import State
 from launcher.record import RunFolder
 from launcher.screen import Screen
 from launcher.spec import ProviderSpec, Spec
+from launcher.timeline import Timeline
 
 
 class LazyProvider:
@@ -49,6 +51,8 @@ class Session:
     screen: Screen
     interrupt: Interrupt
     provider: LazyProvider
+    timeline: Timeline = field(default_factory=Timeline)
+    states: dict[str, State] = field(default_factory=dict)  # of what is being created, by id
 
     def tell(self, topic: str, text: str, **fields: Any) -> None:
         self.screen.phase(topic, text)

@@ -15,17 +15,84 @@ from launcher.accelerators import Accelerator
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """The slices to ask for, and where the Ray head lives."""
+class Offer:
+    """One way to get the slices, with the software version of their VMs."""
 
     accelerator: Accelerator
+    capacity: str  # a key of launcher.capacity.CAPACITIES
+    zone: str
     runtime_version: str
-    zones: tuple[str, ...]  # one, for now
-    coordinator: str  # "here"
-    capacity: str  # on-demand | spot | preemptible | reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """When a queued resource may be granted, and what is asked for beside its capacity.
+
+    `valid_after` and `valid_until` are seconds from the request, or RFC 3339 times as written.
+    """
+
+    valid_after: float | str | None
+    valid_until: float | str | None
+    max_run_time: float | None  # of flex-start, which needs one
+    reservation: str | None  # of reserved capacity: its name, in the zone of the offer
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What every TPU VM is to be, beside its accelerator.
+
+    `data_disks` are pairs of a disk's resource name and its mode, READ_WRITE or READ_ONLY.
+    `startup` are lines of shell, and `env` variables, that take effect before the launcher's own.
+    """
+
     labels: Mapping[str, str]
-    provision_timeout: float
+    tags: tuple[str, ...]
+    network: str | None
+    subnetwork: str | None
+    external_ips: bool
+    service_account: str | None
+    scopes: tuple[str, ...]
+    data_disks: tuple[tuple[str, str], ...]
+    secure_boot: bool
+    startup: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorVm:
+    """The VM of `coordinator: vm`; one of the same name is used again."""
+
+    name: str | None  # launcher-OWNER if None
+    zone: str | None  # the zone of the first offer if None
+    machine_type: str
+    disk_gb: int
+    image: str
+    service_account: str | None
+    external_ip: bool
+    on_down: str  # delete | stop
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The slices to ask for, and where the Ray head lives.
+
+    `offers` are in the order in which they are tried: accelerator types, then capacities, then
+    zones, the last varying fastest.
+    """
+
+    offers: tuple[Offer, ...]
+    queue: Queue
+    machine: Machine
+    coordinator: str  # here | vm | host0 | the address of a cluster that exists
+    vm: CoordinatorVm
+    queue_timeout: float  # how long to wait for capacity, in the queue or by asking again
+    provision_timeout: float | None  # from the grant until every slice is ready; None: by size
     join_timeout: float
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """Of the first choice."""
+        return self.offers[0].accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +152,14 @@ class Retry:
 
     max_preemptions: int
     max_failures: int
+    same_step_limit: int | None  # failures at one and the same step that stop the run
+    restart_exit_codes: frozenset[int]  # start again, and cost nothing
+    stop_exit_codes: frozenset[int]
     backoff: float
     grace: float  # from SIGTERM to SIGKILL
     straggler_timeout: float | None  # from the first good end to the last; None: for ever
+    hang_timeout: float | None  # without a step or a line of output; None: for ever
+    reattach_timeout: float  # how long processes go on without their supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +168,7 @@ class Spec:
 
     `config` is the composed configuration with its interpolations unresolved, safe to store.
     `choices` maps each config group to the option taken; `overrides` are those of the command line.
+    `notes` are what a user should know, without being wrong.
     """
 
     name: str
@@ -108,3 +181,4 @@ class Spec:
     overrides: tuple[str, ...]
     choices: Mapping[str, str]
     config: Mapping[str, Any]
+    notes: tuple[str, ...]

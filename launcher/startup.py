@@ -1,4 +1,4 @@
-"""The startup script of a TPU VM: what makes a fresh host join the Ray cluster.
+"""The startup script of a TPU VM, or of the VM of the Ray head: makes it a part of the cluster.
 
 The script holds nothing that is known only at run time and no secret: the head's address and the
 cluster's token come from the node's metadata (`launcher-join`, `launcher-token`).
@@ -12,14 +12,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 RAYNODE = Path(__file__).with_name("raynode.py")
 
 TEMPLATE = """\
 #!/bin/bash
-# Joins this TPU VM to a Ray cluster. Written by launcher; safe to run again after a reboot.
-set -u
+# Makes this VM a part of a Ray cluster. Written by launcher; safe to run again after a reboot.
+{before}set -u
 umask 077
 dir="${{TMPDIR:-/tmp}}/launcher"
 mkdir -p "$dir" && cd "$dir" || exit 1
@@ -54,18 +55,36 @@ if ! why=$("$python" raynode.py check config.json 2>&1); then
   install || {{ echo "launcher: installation failed"; exit 1; }}
   python="$dir/venv/bin/python"
 fi
-nohup "$python" raynode.py host config.json &
+{run}
 """
 
+HOST = 'nohup "$python" raynode.py host config.json &'
+VM = """\
+nohup bash -c 'while :; do "$0" raynode.py vm config.json; sleep 2; done' "$python" &"""
 
-def startup_script(config: Mapping[str, Any], requirements: Sequence[str]) -> str:
-    """The script's text; `config` is what `raynode.py` reads on the host."""
+
+def startup_script(
+    config: Mapping[str, Any],
+    requirements: Sequence[str],
+    *,
+    before: Sequence[str] = (),
+    env: Mapping[str, str] = MappingProxyType({}),
+    run: str = HOST,
+) -> str:
+    """The script's text; `config` is what `raynode.py` reads on the host.
+
+    `env` and then `before`, lines of shell of the user's own, take effect first. `run`, HOST or VM,
+    is the last line.
+    """
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     packages = [f"ray[default]=={config['packages']['ray']}", *requirements]
     return TEMPLATE.format(
         raynode=RAYNODE.read_text(encoding="utf-8").rstrip(),
         config=json.dumps(config, indent=1, sort_keys=True),
         python=config["python"],
         packages=" ".join(map(shlex.quote, packages)),
+        before="".join(f"{line}\n" for line in (*exports, *before)),
+        run=run,
     )
 
 

@@ -1,167 +1,191 @@
-"""Attempts: run the gang, judge how it ended, go on or stop. Writes the result."""
+"""Attempts: run the gang, judge how it ended, repair what broke, go on or stop."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import math
+import secrets
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tenacity
 
-from launcher import archive, coordinator, fanout, provision
+from launcher import archive, coordinator, fanout, provision, registry, verdict
+from launcher.account import Account, open_account
+from launcher.budget import SinceProgress
 from launcher.errors import (
+    Interrupted,
     LauncherError,
     PreemptionBudgetSpent,
-    SliceLost,
+    ProvisioningError,
     WorkloadError,
 )
-from launcher.member import Ending, Member
-from launcher.providers import KINDS, Provider
+from launcher.feed import Feed
+from launcher.gang import Report, Superseded
+from launcher.holding import Holding
+from launcher.inquiry import inquire
+from launcher.member import Ending
+from launcher.outcome import Budget as Limit
+from launcher.outcome import Outcome
+from launcher.providers import KINDS
 from launcher.provision import Joined
-from launcher.result import Account, report, summarise
+from launcher.result import report, summarise
 from launcher.session import Session
 from launcher.source import Manifest
-from launcher.verdict import Evidence, Outcome, Verdict, judge
+from launcher.verdict import Verdict, judge
 
 HEAD_LOOK_SECONDS = 2.0
-STEP_EVENT_SECONDS = 1.0  # every step is in metrics.jsonl; events tell where the run stands
-LOST = (Outcome.PREEMPTED, Outcome.HOST_LOST)
-NEWS_SECONDS = 3.0  # how long the API may lag behind a host's death
-# A lost host, or a process that a host took down with it: SIGTERM, SIGKILL, SIGHUP.
-SUSPICIOUS = (None, -15, 143, -9, 137, -1, 129)
-
-
-class Feed:
-    """Passes a gang's events on to the screen and the run folder."""
-
-    def __init__(self, session: Session, account: Account) -> None:
-        self.session = session
-        self.account = account
-        self.failed = False
-        self.told = -math.inf  # when the last step was made an event
-
-    def output(self, member: Member, chunk: bytes) -> None:
-        self.session.folder.output(member, chunk)
-        self.session.screen.output(member, chunk)
-
-    def metrics(self, member: Member, line: str) -> None:
-        value = self.session.folder.metrics(line)
-        step = value.get("step") if value else None
-        if type(step) is int and step != self.account.final_step:
-            self.account.final_step = step
-            if time.monotonic() - self.told > STEP_EVENT_SECONDS:
-                self.told = time.monotonic()
-                self.session.folder.event("step", step=step)
-
-    def ended(self, ending: Ending) -> None:
-        failed = ending.code != 0
-        if failed and not self.failed:
-            grace = f"{self.session.spec.retry.grace:g} s"
-            text = f"{ending.member}: {ending.reason}; the others have {grace} to leave"
-            self.session.screen.phase("died", text)
-        self.failed = self.failed or failed
-        fields = dataclasses.asdict(ending) | {"member": str(ending.member)}
-        self.session.folder.event("died" if failed else "ended", **fields)
 
 
 def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
     """Run to the end and return what `result.json` holds. Every outcome is a result."""
-    account = Account()
+    account, holding = open_account(session), Holding(session)
+    last: Verdict | None = None
+    error: LauncherError | None
     try:
-        with account.timed("total"):
-            verdict = attempts(session, manifest, account)
-        error = failure_of(verdict, account, session)
+        with holding:
+            try:
+                last = attempts(session, manifest, account, holding)
+            except Superseded:
+                holding.abandon()
+                raise
+        error = failure_of(last, account)
     except LauncherError as raised:
-        verdict, error = None, raised
+        last, error = None, raised
     except Exception as raised:
         traceback.print_exc()
-        verdict, error = None, LauncherError(f"a fault of launcher: {raised!r}; please report it")
+        last, error = None, LauncherError(f"a fault of launcher: {raised!r}; please report it")
     session.screen.finish()
-    result = summarise(session, account, verdict, error)
+    result = summarise(session, account, holding.cost_usd, last, error)
     session.folder.write("result.json", result)
     report(session, result, error)
     return result
 
 
-def attempts(session: Session, manifest: Manifest, account: Account) -> Verdict:
+def attempts(session: Session, manifest: Manifest, account: Account, holding: Holding) -> Verdict:
     """Attempts until one is final or a budget is spent, with back-off between them."""
-    retry = session.spec.retry
-
-    def is_spent(_: tenacity.RetryCallState) -> bool:
-        return account.preemptions > retry.max_preemptions or account.failures > retry.max_failures
-
+    backoff = session.spec.retry.backoff
     again = tenacity.Retrying(
-        retry=tenacity.retry_if_result(lambda verdict: verdict.outcome is not Outcome.SUCCEEDED),
-        stop=is_spent,
-        wait=tenacity.wait_exponential_jitter(multiplier=retry.backoff, max=60 * retry.backoff),
+        retry=tenacity.retry_if_result(lambda _: account.stop is None),
+        wait=SinceProgress(
+            account.budget,
+            tenacity.wait_exponential_jitter(multiplier=backoff, max=60 * backoff, jitter=backoff),
+        ),
         sleep=session.interrupt.pause,
         before_sleep=lambda state: tell_again(session, account, state),
-        retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
     )
-    verdict: Verdict = again(one_attempt, session, manifest, account)
-    return verdict
+    ended: Verdict = again(one_attempt, session, manifest, account, holding)
+    return ended
 
 
 def tell_again(session: Session, account: Account, state: tenacity.RetryCallState) -> None:
     """Why another attempt follows, when, and how much of the budget is spent."""
     assert state.outcome is not None  # an attempt has been made
-    verdict: Verdict = state.outcome.result()
-    spent, limit = account.failures, session.spec.retry.max_failures
-    if verdict.outcome in LOST:
-        spent, limit = account.preemptions, session.spec.retry.max_preemptions
+    ended: Verdict = state.outcome.result()
+    retry, name = session.spec.retry, ended.budget.value
+    limits = {Limit.PREEMPTIONS: retry.max_preemptions, Limit.FAILURES: retry.max_failures}
+    limit = limits.get(ended.budget)
+    charged = f" ({account.budget.spent[name]} of {limit} {name})" if limit is not None else ""
     seconds = state.next_action.sleep if state.next_action else 0.0
     number = session.folder.attempt + 1
-    text = f"{verdict.summary}; attempt {number} in {seconds:.1f} s ({spent} of {limit})"
-    session.tell("again", text)
+    session.tell("again", f"{ended.summary}; attempt {number} in {seconds:.1f} s{charged}")
 
 
-def one_attempt(session: Session, manifest: Manifest, account: Account) -> Verdict:
-    if account.attempts:
+def one_attempt(
+    session: Session, manifest: Manifest, account: Account, holding: Holding
+) -> Verdict:
+    """One attempt from hosts that are ready to a verdict that has been charged."""
+    going_on = running_attempt(session) if account.stop is None and not holding.held else None
+    if holding.held:
         session.folder.next()
-    account.attempts += 1
-    try:
-        with contextlib.ExitStack() as stack:
-            with account.timed("acquire"):
-                acquiring = provision.acquired(session, stays=session.spec.keep)
-                joined = stack.enter_context(acquiring)
-            with account.timed("run"):
-                evidence = gather_evidence(session, run_gang(session, joined, manifest, account))
-            verdict = judge(evidence)
-            write_verdict(session, verdict, evidence)
-            with account.timed("release"):
-                stack.close()
-    except SliceLost as lost:
-        verdict = Verdict(Outcome.PREEMPTED, str(lost))
-        write_verdict(session, verdict, Evidence([], {}))
+    joined = holding.ready()
+    found = alive_on(joined, going_on) if going_on else None
+    if found:
+        session.folder.turn_to(found["number"])
+    else:
+        account.begin_attempt()
+    ended = run_gang(session, joined, manifest, account, found)
+    evidence = inquire(session, joined, ended, account)
+    judged = judge(evidence)
+    write_verdict(session, judged, evidence)
+    account.earlier.append(verdict.in_short(session.folder.attempt, evidence, judged))
+    account.stop = account.budget.charge(judged, account.step)
+    holding.damaged(judged)
+    registry.update(session.spec.name, attempt=None)
+    account.save(session)
     session.screen.finish()
-    account.preemptions += verdict.outcome in LOST
-    account.failures += verdict.outcome is Outcome.WORKLOAD_FAILED
-    return verdict
+    return judged
+
+
+def running_attempt(session: Session) -> Mapping[str, Any] | None:
+    """What the record says is running on hosts whose supervisor is dead."""
+    record = registry.record(session.spec.name)
+    return record["attempt"] if record else None
+
+
+def alive_on(joined: Joined, attempt: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The attempt, if every host still has it: its processes, or the news of how they ended."""
+    try:
+        states = fanout.ask(joined.hosts, lambda host: host.agent.state.remote())
+    except fanout.HostsLost:
+        return None
+    key = attempt["key"]
+    whole = [state.get("key") == key and not state["gone"] for state in states.values()]
+    return attempt if all(whole) else None
 
 
 def run_gang(
-    session: Session, joined: Joined, manifest: Manifest, account: Account
-) -> list[Ending]:
-    """Ship the code and run; hosts that are lost on the way are endings as well."""
-    number, processes = session.folder.attempt, session.plan.processes
-    code = archive.digest(manifest)
-    env, grace = attempt_env(session, number), session.spec.retry.grace
-    attempt = fanout.Attempt(number, code, env, grace, session.spec.retry.straggler_timeout)
-    feed, pause = Feed(session, account), watchful_pause(session, joined)
+    session: Session,
+    joined: Joined,
+    manifest: Manifest,
+    account: Account,
+    found: Mapping[str, Any] | None,
+) -> Report:
+    """Ship the code and run, or follow what runs; lost hosts are endings as well."""
+    processes, address = joined.choice.processes, joined.head.address
+    attempt = make_attempt(session, archive.digest(manifest))
+    resumed = session.folder.attempt > 0
+    feed, pause = Feed(session, account, resumed and found is None), watchful_pause(session, joined)
     try:
+        if found:
+            text = f"to attempt {attempt.number}, which went on by itself"
+            session.tell("attached", text, attempt=attempt.number)
+            session.timeline.begin_attempt()
+            known = session.folder.known([fanout.member_of(p, processes) for p in processes])
+            return fanout.attach(
+                address, joined.hosts, processes, attempt, found["key"], known, feed, pause
+            )
+        session.timeline.enter("dependencies")
         session.screen.wait("shipping the code")
-        fanout.ship(joined.hosts, code, lambda: archive.pack(manifest))
+        fanout.ship(joined.hosts, attempt.code, lambda: archive.pack(manifest))
         session.screen.wait("")
         count = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
-        session.tell("started", f"attempt {number}: {count}", attempt=number)
-        return fanout.run(joined.head.address, joined.hosts, processes, attempt, feed, pause)
+        key = secrets.token_hex(16)
+        registry.update(session.spec.name, attempt={"number": attempt.number, "key": key})
+        account.save(session)
+        session.tell("started", f"attempt {attempt.number}: {count}", attempt=attempt.number)
+        session.timeline.begin_attempt()
+        return fanout.run(address, joined.hosts, processes, attempt, feed, pause, key)
     except fanout.HostsLost as lost:
         members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]
-        return [Ending(member, None, str(lost), time.time()) for member in members]
+        endings = [Ending(member, None, str(lost), time.time()) for member in members]
+        return Report(tuple(endings), (), (), None, None)
+    finally:
+        if session.timeline.phase in ("init", "productive"):
+            session.timeline.enter("recovery")
+
+
+def make_attempt(session: Session, code: str) -> fanout.Attempt:
+    retry, number = session.spec.retry, session.folder.attempt
+    return fanout.Attempt(
+        number,
+        code,
+        attempt_env(session, number),
+        retry.grace,
+        retry.straggler_timeout,
+        retry.hang_timeout,
+        retry.reattach_timeout,
+    )
 
 
 def watchful_pause(session: Session, joined: Joined) -> Callable[[float], None]:
@@ -197,48 +221,21 @@ def checkpoint_dir(session: Session) -> str | None:
     return None
 
 
-def gather_evidence(session: Session, endings: list[Ending]) -> Evidence:
-    """Ask the API about the slices when something failed; give it a moment when a host is lost."""
-    if all(ending.code == 0 for ending in endings):
-        return Evidence(endings, {})
-    session.screen.wait("asking what became of the slices")
-    provider = session.provider.get()
-    deadline = time.monotonic() + NEWS_SECONDS
-    while True:
-        states = node_states(provider, (request.name for request in session.plan.requests))
-        suspicious = any(e.code in SUSPICIOUS and not e.collateral for e in endings)
-        all_ready = all(state == "READY" for state in states.values())
-        if not (suspicious and all_ready) or time.monotonic() > deadline:
-            break
-        session.interrupt.pause(0.2)
-    return Evidence(endings, states)
-
-
-def node_states(provider: Provider, names: Iterable[str]) -> dict[int, str]:
-    found = [provider.get(name) for name in names]
-    return {i: node.raw_state if node else "GONE" for i, node in enumerate(found)}
-
-
-def write_verdict(session: Session, verdict: Verdict, evidence: Evidence) -> None:
+def write_verdict(session: Session, judged: Verdict, evidence: verdict.Evidence) -> None:
     """The judgement together with all that it was made of."""
-    session.folder.event("verdict", outcome=verdict.outcome, summary=verdict.summary)
-    content = {
-        "outcome": verdict.outcome,
-        "summary": verdict.summary,
-        "code": verdict.code,
-        "node_states": evidence.node_states,
-        "endings": [dataclasses.asdict(e) | {"member": str(e.member)} for e in evidence.endings],
-    }
+    session.folder.event("verdict", outcome=judged.outcome, summary=judged.summary)
+    content = verdict.record(evidence, judged)
     session.folder.write(f"verdicts/attempt-{session.folder.attempt}.json", content)
 
 
-def failure_of(verdict: Verdict, account: Account, session: Session) -> LauncherError | None:
-    if verdict.outcome is Outcome.SUCCEEDED:
+def failure_of(judged: Verdict, account: Account) -> LauncherError | None:
+    if judged.outcome is Outcome.SUCCEEDED:
         return None
-    if verdict.outcome in LOST:
-        limit = session.spec.retry.max_preemptions
-        return PreemptionBudgetSpent(
-            f"{verdict.summary}; lost its slices or hosts {account.preemptions} times,"
-            f" retry.max_preemptions is {limit}"
-        )
-    return WorkloadError(verdict.summary, verdict.code)
+    text = f"{judged.summary}; {account.stop}"
+    if judged.outcome is Outcome.CANCELLED:
+        return Interrupted(text)
+    if judged.outcome in (Outcome.STOCKOUT, Outcome.REFUSED):
+        return ProvisioningError(text)
+    if judged.budget is Limit.PREEMPTIONS:
+        return PreemptionBudgetSpent(text)
+    return WorkloadError(text, judged.code)

@@ -9,8 +9,9 @@ In the order of the work:
     resolve.py     interpolations and missing values; a plain dict comes out
     texts.py       values for a process, byte for byte as written
     schema.py      the closed JSON Schemas
-    checks.py      what a schema cannot say (with target.py: the program and its files)
-    build.py       the Spec
+    checks.py      what a schema cannot say, with offer_checks.py (which slices, when),
+                   machine_checks.py (the VMs) and target.py (the program and its files)
+    build.py       the Spec, with notes.py: what is not wrong, but worth knowing
 
 A stage returns what it made and the problems it found; a key with a problem is left out of the
 later stages, so that each problem is told once.

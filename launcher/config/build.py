@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
 from launcher import accelerators
+from launcher.capacity import CURRENT
 from launcher.config.draft import Draft
+from launcher.config.notes import notes
 from launcher.config.resolve import takes_environment
 from launcher.config.target import Target, find_target
-from launcher.config.values import NAME_LENGTH, as_name, seconds
-from launcher.spec import Cluster, Mode, ProviderSpec, Retry, Spec, Workload
+from launcher.config.values import NAME_LENGTH, as_list, as_name, is_time, seconds
+from launcher.config.zones import chosen_zones
+from launcher.spec import (
+    Cluster,
+    CoordinatorVm,
+    Machine,
+    Mode,
+    Offer,
+    ProviderSpec,
+    Queue,
+    Retry,
+    Spec,
+    Workload,
+)
 
 # For types that the Cloud TPU API does not offer, and the emulator does.
 _ANY_RUNTIME = "tpu-ubuntu2204-base"
@@ -50,26 +64,69 @@ def build(
         overrides=tuple(overrides),
         choices=MappingProxyType(dict(choices)),
         config=MappingProxyType(dict(draft.written)),
+        notes=tuple(notes(draft)),
     )
 
 
 def _cluster(draft: Draft) -> Cluster:
     values = draft["cluster"]
-    accelerator = accelerators.lookup(values["accelerator_type"])
-    zone = values["zone"]
-    labels = {key: value or "" for key, value in values["labels"].items()}
     return Cluster(
-        accelerator=accelerator,
-        runtime_version=values["runtime_version"]
-        or accelerator.runtime_version_jax
-        or _ANY_RUNTIME,
-        zones=(zone,) if isinstance(zone, str) else tuple(zone or accelerator.zones[:1]),
+        offers=tuple(dict.fromkeys(_offers(draft))),
+        queue=Queue(
+            valid_after=_moment(values["valid_after"]),
+            valid_until=_moment(values["valid_until"]),
+            max_run_time=_seconds_or_none(values["max_run_time"]),
+            reservation=values["reservation"],
+        ),
+        machine=_machine(values),
         coordinator=values["coordinator"],
-        capacity=values["capacity"],
-        labels=MappingProxyType(labels),
-        provision_timeout=seconds(values["provision_timeout"]),
+        vm=CoordinatorVm(**values["vm"]),
+        queue_timeout=seconds(values["queue_timeout"]),
+        provision_timeout=_seconds_or_none(values["provision_timeout"]),
         join_timeout=seconds(values["join_timeout"]),
     )
+
+
+def _offers(draft: Draft) -> Iterator[Offer]:
+    """Every choice, in order: accelerator types, then capacities, then zones. An old name of a
+    capacity and that of today make the same offer."""
+    values, framework = draft["cluster"], draft["mode.framework"]
+    for name in as_list(values["accelerator_type"]):
+        accelerator = accelerators.lookup(name)
+        default = accelerator.runtime_version(framework) or _ANY_RUNTIME
+        for written in as_list(values["capacity"]):
+            for zone in chosen_zones(values["zone"], accelerator):
+                yield Offer(
+                    accelerator,
+                    CURRENT.get(written, written),
+                    zone,
+                    values["runtime_version"] or default,
+                )
+
+
+def _machine(values: Mapping[str, Any]) -> Machine:
+    return Machine(
+        labels=MappingProxyType({key: value or "" for key, value in values["labels"].items()}),
+        tags=tuple(values["tags"]),
+        network=values["network"],
+        subnetwork=values["subnetwork"],
+        external_ips=values["external_ips"],
+        service_account=values["service_account"],
+        scopes=tuple(values["scopes"]),
+        data_disks=tuple(
+            (disk["source"], disk.get("mode", "READ_WRITE")) for disk in values["data_disks"]
+        ),
+        secure_boot=values["secure_boot"],
+        startup=tuple(values["startup"]),
+        env=MappingProxyType({k: v for k, v in values["env"].items() if v is not None}),
+    )
+
+
+def _moment(text: str | None) -> float | str | None:
+    """A duration in seconds; a time as it is written."""
+    if text is None or is_time(text):
+        return text
+    return seconds(text)
 
 
 def _mode(values: Mapping[str, Any], choices: Mapping[str, str]) -> Mode:
@@ -136,9 +193,14 @@ def _retry(values: Mapping[str, Any]) -> Retry:
     return Retry(
         max_preemptions=values["max_preemptions"],
         max_failures=values["max_failures"],
+        same_step_limit=values["same_step_limit"],
+        restart_exit_codes=frozenset(values["restart_exit_codes"]),
+        stop_exit_codes=frozenset(values["stop_exit_codes"]),
         backoff=seconds(values["backoff"]),
         grace=seconds(values["grace"]),
         straggler_timeout=_seconds_or_none(values["straggler_timeout"]),
+        hang_timeout=_seconds_or_none(values["hang_timeout"]),
+        reattach_timeout=seconds(values["reattach_timeout"]),
     )
 
 

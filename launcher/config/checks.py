@@ -6,27 +6,24 @@ Each check names the keys that it reads, and runs if none of them has a problem 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from launcher.accelerators import all_types, lookup
-from launcher.config.draft import Draft
+from launcher.config import machine_checks, offer_checks
+from launcher.config.draft import Check, Draft
 from launcher.config.resolve import takes_environment
 from launcher.config.target import target_problems
 from launcher.config.values import NAME_LENGTH, as_name, is_name
 from launcher.errors import ConfigError, Problem
 
-Check = Callable[[Draft], Iterator[Problem]]
-
 _ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FREE = (("workload", "args"), ("workload", "env"), ("workload", "command"))
+_FREE = (
+    *(("workload", "args"), ("workload", "env"), ("workload", "command")),
+    *(("cluster", "env"), ("cluster", "startup")),
+)
 _OWNED = ("LAUNCHER_", "RAY_")  # set by the launcher in every process
-_ZONE = re.compile(r"([a-z]+-)+[a-z]+[0-9]+-([a-z]+[0-9]+)?[a-z]")  # also us-central1-ai1a
 _PROJECT = re.compile(r"[a-z][-a-z0-9.:]*[a-z0-9]")
-# https://cloud.google.com/compute/docs/labeling-resources#requirements
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 def check(draft: Draft, faulty: frozenset[str], require_workload: bool) -> list[Problem]:
@@ -52,53 +49,6 @@ def _name(draft: Draft) -> Iterator[Problem]:
     secret = takes_environment(draft.written, ("name",))
     hint = "" if secret else f"for instance name={as_name(name)}"
     yield draft.origins.problem(f"not a valid name for a run: {rule}", ("name",), hint)
-
-
-def _accelerator(draft: Draft) -> Iterator[Problem]:
-    key = ("cluster", "accelerator_type")
-    name = draft["cluster.accelerator_type"]
-    try:
-        accelerator = lookup(name)
-    except ConfigError as error:
-        message = f"no accelerator type {draft.show(key, name)!r}"
-        yield draft.origins.problem(message, key, error.problems[0].hint)
-        return
-    offered = accelerator.runtime_version_jax or draft["cluster.runtime_version"]
-    if draft["provider.kind"] == "google" and offered is None:
-        hint = "if your project has it, give cluster.runtime_version=…"
-        yield draft.origins.problem(f"the Cloud TPU API does not offer {name}", key, hint)
-
-
-def _zone(draft: Draft) -> Iterator[Problem]:
-    key, zones = ("cluster", "zone"), _given_zones(draft)
-    if not all(map(_ZONE.fullmatch, zones)):
-        yield draft.origins.problem("must be a zone such as us-east5-b", key)
-    elif len(zones) > 1:
-        yield draft.origins.problem("one zone for now", key, "give the one that you prefer")
-
-
-def _given_zones(draft: Draft) -> list[str]:
-    given = draft["cluster.zone"]
-    return [given] if isinstance(given, str) else given or []
-
-
-def _offered_zone(draft: Draft) -> Iterator[Problem]:
-    """The emulator offers what the table says; Google may offer more by now, and says so itself."""
-    name, zones = draft["cluster.accelerator_type"], _given_zones(draft)
-    if draft["provider.kind"] != "local" or list(_zone(draft)) or name not in all_types():
-        return
-    offered = lookup(name).zones
-    if zones and zones[0] not in offered:
-        key = ("cluster", "zone")
-        message = f"{name} is not offered in {draft.show(key, zones[0])}"
-        yield draft.origins.problem(message, key, f"it is in {', '.join(offered)}")
-
-
-def _labels(draft: Draft) -> Iterator[Problem]:
-    for key, value in draft["cluster.labels"].items():
-        if not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value or "")):
-            hint = "key and value are a-z, 0-9, - and _, at most 63; a key begins with a letter"
-            yield draft.origins.problem("not a valid label", ("cluster", "labels", key), hint)
 
 
 def _provider(draft: Draft) -> Iterator[Problem]:
@@ -193,8 +143,13 @@ def _workload_requirements(draft: Draft) -> Iterator[Problem]:
 
 def _requirements(draft: Draft, group: str) -> Iterator[Problem]:
     for index, text in enumerate(draft[f"{group}.requirements"]):
+        key = (group, "requirements", str(index))
         if fault := _requirement_fault(text):
-            yield draft.origins.problem(fault, (group, "requirements", str(index)))
+            yield draft.origins.problem(fault, key)
+        elif takes_environment(draft.written, key):
+            hint = "write it out; a package index that needs a password cannot be used so"
+            message = "takes a variable's value into the metadata of the TPU VMs"
+            yield draft.origins.problem(message, key, hint)
 
 
 def _requirement_fault(text: str) -> str:
@@ -209,10 +164,8 @@ def _requirement_fault(text: str) -> str:
 
 _CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("name",), _name),
-    (("cluster.accelerator_type", "cluster.runtime_version", "provider.kind"), _accelerator),
-    (("cluster.zone",), _zone),
-    (("cluster.zone", "cluster.accelerator_type", "provider.kind"), _offered_zone),
-    (("cluster.labels",), _labels),
+    *offer_checks.CHECKS,
+    *machine_checks.CHECKS,
     (("provider",), _provider),
     (("provider.rules",), _rules),
     (("mode.requirements",), _mode_requirements),

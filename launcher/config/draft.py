@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.config.origins import Key, Origins
 from launcher.config.resolve import takes_environment
+from launcher.errors import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,7 @@ class Draft:
         """Whether a file that ships set this key last."""
         origin = self.origins.get(key)
         return bool(origin and origin.file and origin.file.is_relative_to(self.shipped / "conf"))
+
+
+Check = Callable[[Draft], Iterator[Problem]]
+"""Finds what is wrong with some keys of a configuration that fits the schemas."""

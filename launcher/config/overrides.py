@@ -19,7 +19,10 @@ from launcher.config.files import Folders
 from launcher.errors import Problem
 
 # Maps whose keys are the user's own and whose values are text.
-OPEN_MAPS = (("workload", "args"), ("workload", "env"), ("cluster", "labels"))
+OPEN_MAPS = (
+    *(("workload", "args"), ("workload", "env")),
+    *(("cluster", "labels"), ("cluster", "env")),
+)
 
 _SEVERAL = re.compile(r"(choice\(|\[)(.*)([)\]])", re.DOTALL)
 _FORM = re.compile(r"(?P<mark>\+\+|\+|~|)(?P<key>[^=]*)(?:=(?P<text>.*))?", re.DOTALL)

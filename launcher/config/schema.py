@@ -67,7 +67,10 @@ def _unknown_keys(
     error: Any, key: Key, origins: Origins, known: Iterable[Key]
 ) -> Iterator[Problem]:
     siblings = error.schema["properties"]
-    elsewhere = {other[-1]: ".".join(other) for other in known}
+    deepest_first = sorted(
+        known, key=len, reverse=True
+    )  # so that cluster.zone beats cluster.vm.zone
+    elsewhere = {other[-1]: ".".join(other) for other in deepest_first}
     for name in sorted(map(str, set(error.instance) - set(siblings))):
         other = elsewhere.get(name)
         hint = f"did you mean {other}?" if other else nearest_or_all(name, siblings)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
+from typing import Any
 
 # The API allows 63 characters; slices and attempts add their suffixes.
 NAME_LENGTH = 40
@@ -30,3 +32,16 @@ def as_name(text: str, length: int = NAME_LENGTH) -> str:
     dashed = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     lettered = dashed if dashed[:1].isalpha() else f"run-{dashed}"
     return lettered[:length].strip("-")
+
+
+def as_list(value: Any) -> list[Any]:
+    """One value as a list of it; a list as it is."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def is_time(text: str) -> bool:
+    """Whether a text is a time with its zone, as RFC 3339 writes it: 2026-12-01T08:00:00Z."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False

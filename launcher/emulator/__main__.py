@@ -4,6 +4,7 @@
     python -m launcher.emulator fault KIND [NODE] …       breaks something; see fault --help
     python -m launcher.emulator ledger                    what was ever created, what is left
     python -m launcher.emulator hosts                     addresses, pids, console logs
+    python -m launcher.emulator bucket NAME LOCATION      declares a bucket of Cloud Storage
 
 Commands find the emulator by --endpoint, or by --state-dir and its default; these two may stand
 before KIND or after it.
@@ -58,6 +59,11 @@ def _fault(given: argparse.Namespace) -> None:
     _print(client.control(_endpoint(given), {"command": "fault", **rule}))
 
 
+def _bucket(given: argparse.Namespace) -> None:
+    command = {"command": "bucket", "name": given.name, "location": given.location}
+    _print(client.control(_endpoint(given), command))
+
+
 def _hosts(given: argparse.Namespace) -> None:
     _print(client.control(_endpoint(given), {"command": "hosts"}))
 
@@ -70,7 +76,7 @@ def _ledger(given: argparse.Namespace) -> None:
     lock = given.state_dir / "lock"
     if lock.exists():
         ledger.bury(lock.stat().st_mtime)
-    _print({**ledger.to_json(), "hosts": []})
+    _print({**ledger.to_json(), "hosts": [], "calls": {}})
 
 
 def _endpoint(given: argparse.Namespace) -> str:
@@ -100,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=run)
         _add_where(command)
+    bucket = commands.add_parser("bucket", help="declare a bucket of Cloud Storage")
+    bucket.set_defaults(run=_bucket)
+    bucket.add_argument("name")
+    bucket.add_argument("location", help="a region such as us-east5, or US, EU, ASIA")
+    _add_where(bucket)
     fault = commands.add_parser("fault", help="break something; see fault --help")
     _add_where(fault)
     _add_kinds(fault)
@@ -141,8 +152,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _add_fault(parser: argparse.ArgumentParser, fault: Fault) -> None:
     parser.set_defaults(run=_fault)
     parser.description = fault.help
-    optional = fault.target is Target.EVENT
-    parser.add_argument("node", nargs="?" if optional else None, help="node id, or a pattern")
+    if "node" in fault.keys:
+        optional = fault.target is Target.EVENT
+        parser.add_argument("node", nargs="?" if optional else None, help="node id, or a pattern")
     for key in fault.required:
         parser.add_argument(key, help=OPTIONS[key].help)
     for key in sorted(set(fault.keys) - {"node", *fault.required}, key=fault.keys.index):

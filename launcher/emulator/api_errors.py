@@ -6,17 +6,34 @@ Texts were recorded in public reports, named at each; a text of ours is marked s
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from grpc import StatusCode
 
+SERVICE_TITLES: Mapping[str, str] = {
+    "tpu.googleapis.com": "Cloud TPU API",
+    "compute.googleapis.com": "Compute Engine API",
+    "iam.googleapis.com": "Identity and Access Management (IAM) API",
+    "cloudresourcemanager.googleapis.com": "Cloud Resource Manager API",
+    "serviceusage.googleapis.com": "Service Usage API",
+    "storage.googleapis.com": "Cloud Storage API",
+}
+
 
 class ApiError(Exception):
-    """An answer other than OK: of a call, or in the `error` of an operation."""
+    """An answer other than OK: of a call, or in the `error` of an operation.
 
-    def __init__(self, code: StatusCode, message: str) -> None:
+    `details` are messages of google/rpc/error_details.proto in their JSON form, with `@type`.
+    """
+
+    def __init__(
+        self, code: StatusCode, message: str, details: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.details = details
 
     @property
     def number(self) -> int:
@@ -86,6 +103,66 @@ def stockout(zone: str) -> ApiError:
         f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud '
         "TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions) "
         f"{error_id()}",
+    )
+
+
+def service_disabled(service: str, project: str) -> ApiError:
+    """The text of all Google APIs, which put the number of the project where we put its id."""
+    title = SERVICE_TITLES[service]
+    where = f"https://console.developers.google.com/apis/api/{service}/overview?project={project}"
+    return ApiError(
+        StatusCode.PERMISSION_DENIED,
+        f"{title} has not been used in project {project} before or it is disabled. Enable it by "
+        f"visiting {where} then retry. If you enabled this API recently, wait a few minutes for "
+        "the action to propagate to our systems and retry.",
+        [error_info("SERVICE_DISABLED", service=service, consumer=f"projects/{project}")],
+    )
+
+
+def error_info(reason: str, **metadata: str) -> Mapping[str, Any]:
+    """A google.rpc.ErrorInfo."""
+    return {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": reason,
+        "domain": "googleapis.com",
+        "metadata": metadata,
+    }
+
+
+def expired(name: str) -> ApiError:
+    """Code and text ours: a queued resource whose time to be granted has passed."""
+    return ApiError(
+        StatusCode.DEADLINE_EXCEEDED,
+        f"Resource '{name}' was not provisioned before its valid_until time",
+    )
+
+
+def not_deletable(name: str, state: str) -> ApiError:
+    """Code ours as well as text: a delete without `force`."""
+    return ApiError(
+        StatusCode.FAILED_PRECONDITION,
+        f"Resource '{name}' has nodes and is in state {state}; delete these first, or set force",
+    )
+
+
+def quota_exceeded(quota: str, limit: int, zone: str) -> ApiError:
+    """Text and detail as in marin-community/marin#1612 and its like."""
+    violation = {
+        "subject": quota,
+        "description": f"Quota '{quota}' exhausted. Limit {limit} in zone {zone}",
+    }
+    return ApiError(
+        StatusCode.RESOURCE_EXHAUSTED,
+        f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}.",
+        [{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}],
+    )
+
+
+def rate_exceeded(project: str) -> ApiError:
+    """The beginning as in marin-community/marin#6198, the rest ours."""
+    return ApiError(
+        StatusCode.RESOURCE_EXHAUSTED,
+        f"Maximum number of CreateNode requests per minute of project {project} has been reached.",
     )
 
 

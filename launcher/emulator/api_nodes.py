@@ -1,8 +1,4 @@
-"""`google.cloud.tpu.v2.Tpu`: the methods on nodes.
-
-Queued resources are served by one more table like this one, joined in `server`; until then their
-methods answer UNIMPLEMENTED.
-"""
+"""`google.cloud.tpu.v2.Tpu`: the methods on nodes."""
 
 from __future__ import annotations
 

@@ -51,8 +51,9 @@ def _method(kind: Callable[..., Any], name: str) -> Any:
 class Attachment:
     """Keeps the emulator up while it is open; an emulator without nodes ends when none is left.
 
-    What the `request` asks for holds as long. Raises ProvisioningError if no emulator answers
-    within `timeout` seconds, ConfigError if it refuses the request.
+    What the `request` asks for holds as long. `endpoint` is that of gRPC, `rest` the URL of the
+    REST front. Raises ProvisioningError if no emulator answers within `timeout` seconds,
+    ConfigError if it refuses the request.
     """
 
     def __init__(self, endpoint: str, request: bytes = b"{}", timeout: float = 10.0) -> None:
@@ -71,6 +72,7 @@ class Attachment:
         if "error" in answer:
             self.close()
             raise ConfigError(str(answer["error"]).removeprefix("  • "))
+        self.rest = str(answer["rest"])
 
     def close(self) -> None:
         self._stream.cancel()
@@ -169,6 +171,13 @@ def read_endpoint(state_dir: Path) -> str | None:
     """What `endpoint.json` says, which may be out of date if the emulator was killed."""
     with contextlib.suppress(FileNotFoundError):
         return str(json.loads((state_dir / "endpoint.json").read_text())["endpoint"])
+    return None
+
+
+def rest_endpoint(state_dir: Path) -> str | None:
+    """The URL of the REST front, as `read_endpoint` gives the gRPC endpoint."""
+    with contextlib.suppress(FileNotFoundError):
+        return str(json.loads((state_dir / "endpoint.json").read_text())["rest"])
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from typing import Any
 
 from launcher.config.values import seconds
@@ -34,6 +34,46 @@ CODES = (
     "UNAUTHENTICATED",
 )
 
+# Without the unspecified ones: https://docs.cloud.google.com/tpu/docs/reference/rpc
+NODE_STATES = (
+    "CREATING",
+    "READY",
+    "RESTARTING",
+    "REIMAGING",
+    "DELETING",
+    "REPAIRING",
+    "STOPPED",
+    "STOPPING",
+    "STARTING",
+    "PREEMPTED",
+    "TERMINATED",
+    "HIDING",
+    "HIDDEN",
+    "UNHIDING",
+    "UNKNOWN",
+)
+QUEUED_STATES = (
+    "CREATING",
+    "ACCEPTED",
+    "PROVISIONING",
+    "FAILED",
+    "DELETING",
+    "ACTIVE",
+    "SUSPENDING",
+    "SUSPENDED",
+    "WAITING_FOR_RESOURCES",
+)
+STATES = tuple(dict.fromkeys((*NODE_STATES, *QUEUED_STATES)))
+HEALTHS = ("HEALTHY", "TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")
+SYMPTOMS = (
+    "LOW_MEMORY",
+    "OUT_OF_MEMORY",
+    "EXECUTE_TIMED_OUT",
+    "MESH_BUILD_FAIL",
+    "HBM_OUT_OF_MEMORY",
+    "PROJECT_ABUSE",
+)
+
 
 def read_text(value: object) -> str:
     if not isinstance(value, str) or not value:
@@ -51,10 +91,17 @@ def read_duration(value: object) -> float:
     return seconds(str(value))
 
 
-def read_code(value: object) -> str:
-    if value not in CODES:
-        raise ValueError(f"{value!r} is no gRPC code; there are {', '.join(CODES)}")
-    return str(value)
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Reads one of the names of an enum; `kind` says of which."""
+
+    kind: str
+    names: tuple[str, ...]
+
+    def __call__(self, value: object) -> str:
+        if value not in self.names:
+            raise ValueError(f"{value!r} is no {self.kind}; there are {', '.join(self.names)}")
+        return str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +110,14 @@ class Option:
 
     read: Callable[[object], Any]
     help: str
+    example: str = "0"
 
 
 OPTIONS: Mapping[str, Option] = {
     "node": Option(
-        read_text, "pattern of node ids (default: any; in the rules of a run, its own nodes)"
+        read_text,
+        "pattern of ids, of nodes, queued resources or VMs (default: any; in the rules of a run,"
+        " its own)",
     ),
     "zone": Option(read_text, "pattern of zones (default: any)"),
     "method": Option(read_text, "pattern of API methods, such as CreateNode or Get*"),
@@ -76,22 +126,44 @@ OPTIONS: Mapping[str, Option] = {
     "seconds": Option(read_duration, "how long it takes, such as 30s or 500ms"),
     "lasts": Option(read_duration, "how long it strikes, from now on"),
     "notice": Option(read_duration, "time between the notice and the deed"),
-    "after": Option(read_duration, "strike so long after a node is READY, instead of at once"),
-    "code": Option(read_code, "gRPC code by name, such as RESOURCE_EXHAUSTED"),
+    "after": Option(read_duration, "strike so long after it is READY or ACTIVE, not at once"),
+    "code": Option(OneOf("gRPC code", CODES), "gRPC code by name", "RESOURCE_EXHAUSTED"),
     "message": Option(read_text, "text of the error"),
+    "limit": Option(read_count, "how many there may be", "32"),
+    "endpoints": Option(read_count, "how many network endpoints the node shows", "3"),
+    "state": Option(OneOf("state", STATES), "state of the API", "REPAIRING"),
+    "health": Option(OneOf("health", HEALTHS), "health of the API", "TIMEOUT"),
+    "symptom": Option(OneOf("symptom", SYMPTOMS), "symptom of the API", "HBM_OUT_OF_MEMORY"),
 }
 
 
 class Target(Enum):
-    """What a fault strikes; the value holds the options that come with it.
+    """What a fault strikes.
 
-    A node or one host of it: at once when commanded, or as a rule `after` READY. Anything else, a
-    call, an operation or a boot, is met by a rule that waits for it.
+    A node, one host of it, a queued resource, either of node and queued resource, or a VM of
+    Compute Engine: at once when commanded, or as a rule `after` it is READY, ACTIVE or RUNNING. An
+    event, such as a call, an operation or a boot, is met by a rule that
+    waits for it. What is said of the project holds for as long as the rule is armed.
     """
 
-    NODE = ("after", "count")
-    HOST = ("worker", "after", "count")
-    EVENT = ()
+    NODE = auto()
+    HOST = auto()
+    QUEUED = auto()
+    EITHER = auto()
+    VM = auto()
+    EVENT = auto()
+    PROJECT = auto()
+
+
+_COMMON: Mapping[Target, tuple[str, ...]] = {
+    Target.NODE: ("after", "count"),
+    Target.HOST: ("worker", "after", "count"),
+    Target.QUEUED: ("after", "count"),
+    Target.EITHER: ("after", "count"),
+    Target.VM: ("after", "count"),
+    Target.EVENT: (),
+    Target.PROJECT: (),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +174,21 @@ class Fault:
     target: Target
     options: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Everything that a rule of this fault may hold."""
-        return ("node", "zone", *self.options, *self.target.value)
+        whose = () if self.target is Target.PROJECT else ("node", "zone")
+        return (*whose, *self.options, *_COMMON[self.target])
 
     @property
     def required(self) -> tuple[str, ...]:
-        return ("worker",) if self.target is Target.HOST else ()
+        return ("worker", *self.needs) if self.target is Target.HOST else self.needs
 
 
 _ONCE = {"count": 1}
-_ONE_CREATE = {"count": 1, "method": "CreateNode"}
+_ONE_CREATE = {"count": 1, "method": "Create[NQ]*"}  # CreateNode and CreateQueuedResource
 
 FAULTS: Mapping[str, Fault] = {
     "preempt": Fault(
@@ -136,6 +210,13 @@ FAULTS: Mapping[str, Fault] = {
         _ONCE,
     ),
     "kill-host": Fault("end one host, while the API goes on saying READY", Target.HOST, (), _ONCE),
+    "kill-vm": Fault(
+        "a VM of Compute Engine crashes; it is repaired in some seconds, or TERMINATED if it has no"
+        " automatic restart",
+        Target.VM,
+        ("seconds",),
+        _ONCE,
+    ),
     "freeze-host": Fault("stop every process of one host, as if it hung", Target.HOST, (), _ONCE),
     "thaw-host": Fault("let a frozen host go on", Target.HOST, (), _ONCE),
     "slow-boot": Fault(
@@ -147,7 +228,60 @@ FAULTS: Mapping[str, Fault] = {
     "slow-create": Fault("a create takes some seconds", Target.EVENT, ("seconds", "count")),
     "slow-delete": Fault("a delete takes some seconds", Target.EVENT, ("seconds", "count")),
     "stockout": Fault(
-        "a create finds no capacity: code 8 in its operation", Target.EVENT, ("count",)
+        "no capacity: code 8 in the operation of a create, while a queued resource waits on (count:"
+        " how often it asks in vain)",
+        Target.EVENT,
+        ("lasts", "count"),
+    ),
+    "queue-wait": Fault(
+        "a queued resource is WAITING_FOR_RESOURCES for some seconds",
+        Target.EVENT,
+        ("seconds", "count"),
+    ),
+    "queue-fail": Fault(
+        "a queued resource that is PROVISIONING becomes FAILED, with a code and a message",
+        Target.EVENT,
+        ("code", "message", "count"),
+        _ONCE,
+    ),
+    "suspend": Fault(
+        "a queued resource loses its nodes: SUSPENDING, then SUSPENDED", Target.QUEUED, (), _ONCE
+    ),
+    "set-state": Fault(
+        "the API shows a node or a queued resource in some state; its hosts go on",
+        Target.EITHER,
+        ("state",),
+        _ONCE,
+        needs=("state",),
+    ),
+    "set-health": Fault(
+        "the API shows a node in some health", Target.NODE, ("health",), _ONCE, needs=("health",)
+    ),
+    "symptom": Fault(
+        "the API shows a symptom of one worker of a node",
+        Target.HOST,
+        ("symptom", "message"),
+        _ONCE,
+        needs=("symptom",),
+    ),
+    "wrong-endpoints": Fault(
+        "a node that becomes READY shows another number of endpoints than it has hosts",
+        Target.EVENT,
+        ("endpoints", "count"),
+        _ONCE,
+        needs=("endpoints",),
+    ),
+    "quota": Fault(
+        "creates beyond some number of chips, of all that exists, are refused with code 8",
+        Target.EVENT,
+        ("limit",),
+        needs=("limit",),
+    ),
+    "create-rate": Fault(
+        "more than some number of CreateNode calls a minute are refused with code 8",
+        Target.EVENT,
+        ("limit",),
+        needs=("limit",),
     ),
     "operation-error": Fault(
         "an operation ends in a code and a message",
@@ -174,4 +308,15 @@ FAULTS: Mapping[str, Fault] = {
         _ONE_CREATE,
     ),
     "unavailable": Fault("calls get UNAVAILABLE", Target.EVENT, ("method", "lasts", "count")),
+    "api-disabled": Fault(
+        "an API is disabled, until it is enabled: its calls get code 7 (method: its name, such as"
+        " tpu.googleapis.com)",
+        Target.PROJECT,
+        ("method",),
+    ),
+    "permission-missing": Fault(
+        "testIamPermissions does not give a permission (method: its name, such as tpu.nodes.*)",
+        Target.PROJECT,
+        ("method",),
+    ),
 }

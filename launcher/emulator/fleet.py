@@ -8,6 +8,8 @@ in one event loop and nothing needs a lock.
     READY → STOPPING → STOPPED → STARTING → READY     single-host nodes only
     READY, CREATING → PREEMPTED; READY → TERMINATED   faults; only a delete frees the name
     READY → REPAIRING → READY   fault
+
+The nodes of a queued resource are made by `queue`, and told to it whenever they change.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from grpc import StatusCode
 
+from launcher.accelerators import Accelerator
 from launcher.emulator import guest
 from launcher.emulator.api_errors import (
     ApiError,
@@ -37,10 +41,12 @@ from launcher.emulator.faults import FAULTS, Target
 from launcher.emulator.host import Host
 from launcher.emulator.ledger import Ledger
 from launcher.emulator.names import Place, split
-from launcher.emulator.node import EmulatedNode
+from launcher.emulator.node import EmulatedNode, Membership
 from launcher.emulator.operations import Operation, Operations
+from launcher.emulator.queued_resources import Queue
+from launcher.emulator.quota import Quota
 from launcher.emulator.rules import Rule, Rules
-from launcher.emulator.wire import Health, State, v2
+from launcher.emulator.wire import NO_EXTRAS, Extras, Health, State, SymptomType, v2
 from launcher.errors import ConfigError, LauncherError
 
 Work = Coroutine[Any, Any, None]
@@ -48,19 +54,31 @@ Change = Callable[[EmulatedNode, Operation], Work]
 UPDATABLE = frozenset(
     {"description", "tags", "labels", "metadata", "network_config.enable_external_ips"}
 )
+_STATES = frozenset(State.__members__)
+_METHODS = {"simulateMaintenanceEvent": "SimulateMaintenanceEvent"}  # of other verbs by rule
 _CHANGED = ApiError(StatusCode.ABORTED, "another change of the node ended this operation")
 _PREEMPTED_EARLY = bad_request("the node was preempted while it was being created")
 
 
 class Fleet:
-    """All nodes of one emulator, by full name, with their operations, rules and ledger."""
+    """All nodes of one emulator, by full name, with their operations, rules and ledger.
+
+    `queue` holds the queued resources.
+    """
 
     def __init__(self, nodes_folder: Path, ledger: Ledger) -> None:
         self.nodes: dict[str, EmulatedNode] = {}
         self.operations = Operations()
         self.rules = Rules()
         self.ledger = ledger
+        self.queue = Queue(self)
+        self.quota = Quota(self)
         self._nodes_folder = nodes_folder
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anything exists that a user would have to delete."""
+        return bool(self.nodes or self.queue.resources)
 
     def get(self, name: str) -> EmulatedNode:
         """The node of that full name; ApiError 5 if there is none."""
@@ -77,18 +95,41 @@ class Fleet:
             raise ConfigError(f"{len(found) or 'no'} nodes are named {name!r}; there are: {names}")
         return found[0]
 
-    def create(self, place: Place, node_id: str, request: v2.Node) -> Operation:
+    def create(
+        self, place: Place, node_id: str, request: v2.Node, extras: Extras = NO_EXTRAS
+    ) -> Operation:
         """Begins to create a node: its hosts boot at once, READY comes when the rules say so."""
         accelerator = check_new_node(place.zone, node_id, request)
-        name = place.resource("nodes", node_id)
+        self.refuse_if_taken(place.resource("nodes", node_id))
+        self.quota.check_rate(place, node_id)
+        self.quota.check(place, (node_id,), accelerator.chips, accelerator, request)
+        return self.make(place, node_id, request, accelerator, extras=extras)
+
+    def refuse_if_taken(self, name: str) -> None:
+        """Raises ApiError 6 if there is a node of that full name, in whatever state."""
         if name in self.nodes:
             raise already_exists(name)
-        node = EmulatedNode(place, node_id, request, accelerator, self._nodes_folder, self.ledger)
+
+    def make(
+        self,
+        place: Place,
+        node_id: str,
+        request: v2.Node,
+        accelerator: Accelerator,
+        member: Membership | None = None,
+        extras: Extras = NO_EXTRAS,
+    ) -> Operation:
+        """Begins to create a node that was checked and granted; ApiError 6 if the name is taken."""
+        name = place.resource("nodes", node_id)
+        self.refuse_if_taken(name)
+        node = EmulatedNode(
+            place, node_id, request, accelerator, self._nodes_folder, self.ledger, member, extras
+        )
         self.nodes[name] = node
         return self._begin(node, "create", self._create)
 
     async def _create(self, node: EmulatedNode, operation: Operation) -> None:
-        if self._strike("stockout", node):
+        if not node.member and self._strike("stockout", node):
             await self._fail(node, operation, stockout(node.place.zone), "stockout")
             return
         for host in node.hosts:
@@ -118,20 +159,22 @@ class Fleet:
         host.boot(node.script)
 
     def _ready(self, node: EmulatedNode, operation: Operation | None = None) -> None:
-        node.publish_endpoints()
+        wrong = self._strike("wrong-endpoints", node)
+        node.publish_endpoints(wrong.endpoints if wrong else None)
         node.become(State.READY)
         if operation:
             shown = v2.Node(node.message)
             shown.health = Health.HEALTH_UNSPECIFIED  # comes with the next get
-            operation.succeed(shown)
+            operation.succeed(shown, node.extras)
         for rule in self._struck(node):
             node.spawn(self._act_later(node, rule))
 
     def _struck(self, node: EmulatedNode) -> Iterator[Rule]:
         """The rules that strike a node which has become READY: one of a fault, or one a host."""
-        workers = {Target.NODE: (None,), Target.HOST: range(len(node.hosts)), Target.EVENT: ()}
+        whole = (None,)
+        workers = {Target.NODE: whole, Target.EITHER: whole, Target.HOST: range(len(node.hosts))}
         for name, fault in FAULTS.items():
-            for worker in workers[fault.target]:
+            for worker in workers.get(fault.target, ()):
                 if rule := self._strike(name, node, worker=worker):
                     yield rule
 
@@ -165,6 +208,14 @@ class Fleet:
     async def _remove(self, node: EmulatedNode, reason: str) -> None:
         await node.remove(reason)
         del self.nodes[node.name]
+        node.tell()
+
+    def dispose(self, node: EmulatedNode, reason: str) -> None:
+        """Begins to delete a node without a call; nothing to do if it is being deleted."""
+        if node.message.state != State.DELETING:
+            node.interrupt(_CHANGED)
+            node.become(State.DELETING)
+            node.spawn(self._remove(node, reason))
 
     def update(self, request: v2.Node, paths: Sequence[str]) -> Operation:
         """Changes the fields that the mask names."""
@@ -216,6 +267,24 @@ class Fleet:
         node.message.health = Health.UNHEALTHY_MAINTENANCE
         return self._lose(node, notice, State.TERMINATED, _CHANGED)
 
+    async def terminate(self, node: EmulatedNode) -> None:
+        """Ends the hosts of a node whose time is over."""
+        await self._lose(node, 0, State.TERMINATED, _CHANGED)
+
+    def simulate_maintenance(self, name: str) -> Operation:
+        """Begins the maintenance that a call asks for, without notice."""
+        node = self.get(name)
+        self._refuse_unless(node, "simulateMaintenanceEvent", State.READY)
+        return self._begin(node, "simulateMaintenanceEvent", self._simulate)
+
+    async def _simulate(self, node: EmulatedNode, operation: Operation) -> None:
+        node.operation = None  # maintenance ends the operation under way, which shall not be this
+        try:
+            await self.maintain(node, 0)
+            operation.succeed(node.message, node.extras)
+        finally:
+            operation.fail(_CHANGED)  # if another change came first
+
     async def _lose(self, node: EmulatedNode, notice: float, state: int, error: ApiError) -> None:
         await asyncio.sleep(notice)
         node.interrupt(error)
@@ -237,6 +306,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Ends everything, at the end of the emulator."""
+        self.queue.close()
         for node in self.nodes.values():
             node.interrupt(_CHANGED)
         await asyncio.gather(
@@ -247,7 +317,7 @@ class Fleet:
         self, node: EmulatedNode, verb: str, change: Change, state: int | None = None
     ) -> Operation:
         """A new operation; a change of state ends whatever was under way."""
-        method = f"{verb.title()}Node"
+        method = _METHODS.get(verb, f"{verb.title()}Node")
         hangs = self._strike("operation-hangs", node, method=method) is not None
         operation = self.operations.begin(node.place, verb, node.name, hangs=hangs)
         if rule := self._strike("operation-error", node, method=method):
@@ -264,7 +334,33 @@ class Fleet:
         self, fault: str, node: EmulatedNode, *, method: str = "", worker: int | None = None
     ) -> Rule | None:
         zone = node.place.zone
-        return self.rules.strike(fault, node=node.node_id, zone=zone, method=method, worker=worker)
+        return self.rules.strike(
+            fault, node=node.node_id, zone=zone, method=method, worker=worker, states=_STATES
+        )
+
+    def set_state(self, node: EmulatedNode, state: str) -> Work:
+        """Shows the node in that state; what is under way goes on."""
+        if state not in _STATES:
+            raise ConfigError(f"no state of a node: {state}")
+        return self._set_state(node, state)
+
+    async def _set_state(self, node: EmulatedNode, state: str) -> None:
+        node.become(State[state])
+
+    async def set_health(self, node: EmulatedNode, health: str) -> None:
+        """Shows the node in that health, until its state changes."""
+        node.message.health = Health[health]
+
+    async def add_symptom(self, node: EmulatedNode, rule: Rule) -> None:
+        """Shows a symptom of one worker."""
+        node.message.symptoms.append(
+            v2.Symptom(
+                create_time=datetime.now(UTC),
+                symptom_type=SymptomType[rule.symptom],
+                details=rule.message,
+                worker_id=node.host(rule.worker).identity.instance,
+            )
+        )
 
     async def _pause(self, fault: str, node: EmulatedNode) -> None:
         if rule := self._strike(fault, node):
@@ -284,6 +380,9 @@ _ACTS: Mapping[str, Callable[[Fleet, EmulatedNode, Rule], Work]] = {
     "preempt": lambda fleet, node, rule: fleet.preempt(node, rule.notice),
     "maintenance-event": lambda fleet, node, rule: fleet.maintain(node, rule.notice),
     "repair": lambda fleet, node, rule: fleet.repair(node, rule.seconds),
+    "set-state": lambda fleet, node, rule: fleet.set_state(node, rule.state),
+    "set-health": lambda fleet, node, rule: fleet.set_health(node, rule.health),
+    "symptom": lambda fleet, node, rule: fleet.add_symptom(node, rule),
     "kill-host": lambda _, node, rule: node.host(rule.worker).end(),
     "freeze-host": lambda _, node, rule: node.host(rule.worker).freeze(),
     "thaw-host": lambda _, node, rule: node.host(rule.worker).thaw(),

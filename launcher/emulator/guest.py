@@ -1,4 +1,4 @@
-"""What a TPU VM sees: the environment of its startup script and the values of its metadata.
+"""What a VM sees: the environment of its startup script and the values of its metadata.
 
 Paths and keys are those of real TPU VMs (a v4-256 and a v5litepod-8 were recorded in public).
 """
@@ -11,18 +11,50 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from launcher.accelerators import Accelerator
 from launcher.emulator.metadata import PORT
 from launcher.emulator.wire import v2
 
 MARKER = "LAUNCHER_EMULATED_HOST"
-"""The variable that marks every process of an emulated host; its value is `<node>/w<worker>`."""
+"""The variable that marks every process of an emulated host; its value is the host's label."""
 ATTRIBUTES = "instance/attributes/"
 PREEMPTED = "instance/preempted"
 MAINTENANCE = "instance/maintenance-event"
 _LOCALE = ("LANG", "LC_ALL", "LC_CTYPE")
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+class Guest(Protocol):
+    """Which VM this is. `node` is what the API's users call it, `instance` its host name."""
+
+    @property
+    def project(self) -> str: ...
+    @property
+    def zone(self) -> str: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def worker(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def instance(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Megascale:
+    """Which slice of a multislice request; `coordinator` is the address of the first host of all.
+
+    None if that is this slice's own first host.
+    """
+
+    index: int
+    slices: int
+    coordinator: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +67,7 @@ class Identity:
     uid: str
     worker: int
     addresses: tuple[str, ...]
+    megascale: Megascale | None = None
 
     @property
     def address(self) -> str:
@@ -55,11 +88,10 @@ def project_number(project: str) -> str:
     return str(10**11 + int.from_bytes(project.encode()[:16], "big") % (9 * 10**11))
 
 
-def environment(me: Identity, accelerator: Accelerator, home: Path, temp: Path) -> dict[str, str]:
-    """The whole environment of the startup script; nothing of the emulator's own comes through.
+def environment(me: Guest, home: Path, temp: Path) -> dict[str, str]:
+    """The environment of the startup script; nothing of the emulator's own comes through.
 
-    The interpreter of the emulator is the image's `python3`. The JAX variables make JAX take the
-    CPU for TPU chips and find its peers through the metadata server, as it does on a real TPU VM.
+    The interpreter of the emulator is the image's `python3`.
     """
     user = getpass.getuser()
     metadata = f"{me.address}:{PORT}"
@@ -74,34 +106,67 @@ def environment(me: Identity, accelerator: Accelerator, home: Path, temp: Path) 
         "HOSTNAME": me.instance,
         "GCE_METADATA_HOST": metadata,
         "GCE_METADATA_IP": metadata,
-        "JAX_FORCE_TPU_INIT": "1",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": str(accelerator.jax_devices_per_host),
-        "PJRT_DEVICE": "CPU",
         MARKER: me.label,
     }
 
 
+def tpu_variables(accelerator: Accelerator) -> dict[str, str]:
+    """What makes JAX take the CPU for TPU chips.
+
+    It then finds its peers through the metadata server, as it does on a real TPU VM.
+    """
+    return {
+        "JAX_FORCE_TPU_INIT": "1",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(accelerator.jax_devices_per_host),
+        "PJRT_DEVICE": "CPU",
+    }
+
+
 def metadata(me: Identity, accelerator: Accelerator, node: v2.Node) -> dict[str, str]:
-    """Every value of the host's metadata server, by path."""
-    account = "instance/service-accounts/default"
+    """Every value of a TPU VM's metadata server, by path."""
     return {
         **attributes(me, accelerator, node),
-        "instance/id": str(int(me.uid, 16) * 1000 + me.worker),
+        **about(me, str(int(me.uid, 16) * 1000 + me.worker), preemptible=_preemptible(node)),
+        **account(node.service_account.email, node.service_account.scope),
+    }
+
+
+def about(me: Guest, number: str, *, preemptible: bool) -> dict[str, str]:
+    """The values that every VM has; `number` is its numeric id."""
+    return {
+        "instance/id": number,
         "instance/name": me.instance,
         "instance/hostname": f"{me.instance}.{me.zone}.c.{me.project}.internal",
         "instance/zone": f"projects/{project_number(me.project)}/zones/{me.zone}",
         "instance/network-interfaces/0/ip": me.address,
         PREEMPTED: "FALSE",
         MAINTENANCE: "NONE",
-        "instance/scheduling/preemptible": str(_preemptible(node)).upper(),
-        f"{account}/email": node.service_account.email,
-        f"{account}/scopes": "".join(f"{scope}\n" for scope in node.service_account.scope),
-        f"{account}/token": '{"access_token": "emulated", "expires_in": 3599, '
-        '"token_type": "Bearer"}',
+        "instance/scheduling/preemptible": str(preemptible).upper(),
         "project/project-id": me.project,
         "project/numeric-project-id": project_number(me.project),
+        "universe/universe-domain": "googleapis.com",
     }
+
+
+def account(email: str, scopes: Sequence[str]) -> dict[str, str]:
+    """The values of a VM's service account, under its address and as the default one."""
+    values = {
+        "aliases": "default\n",
+        "email": email,
+        "scopes": "".join(f"{scope}\n" for scope in scopes),
+        "token": '{"access_token": "emulated", "expires_in": 3599, "token_type": "Bearer"}',
+    }
+    return {
+        f"instance/service-accounts/{name}/{key}": value
+        for name in ("default", email)
+        for key, value in values.items()
+    }
+
+
+def default_account(project: str) -> str:
+    """The address of the default service account of Compute Engine."""
+    return f"{project_number(project)}-compute@developer.gserviceaccount.com"
 
 
 def attributes(me: Identity, accelerator: Accelerator, node: v2.Node) -> dict[str, str]:
@@ -160,6 +225,17 @@ def _tpu_env(me: Identity, accelerator: Accelerator, node: v2.Node) -> Mapping[s
         "WORKER_ID": str(me.worker),
         "WRAP": "false,false,false",
         "ZONE": me.zone,
+        **_megascale_env(me),
+    }
+
+
+def _megascale_env(me: Identity) -> Mapping[str, str]:
+    if me.megascale is None:
+        return {}
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": me.megascale.coordinator or me.addresses[0],
+        "MEGASCALE_NUM_SLICES": str(me.megascale.slices),
+        "MEGASCALE_SLICE_ID": str(me.megascale.index),
     }
 
 

@@ -1,4 +1,4 @@
-"""One TPU VM: its address, folders and metadata server, and the processes below its init."""
+"""One VM: its address, folders and metadata server, and the processes below its init."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from launcher.accelerators import Accelerator
 from launcher.emulator import guest, init
 from launcher.emulator.metadata import MetadataServer
-from launcher.emulator.wire import v2
 from launcher.errors import ConfigError, ProvisioningError
 
 PATIENCE = 5.0
@@ -37,13 +36,17 @@ _OBEYED = {b"F": HostState.FROZEN, b"T": HostState.RUNNING}
 
 
 class Host:
-    """One TPU VM. Its folder lives as long as the node, its temp folder while it is on."""
+    """One VM. Its folder lives as long as its node does, its temp folder while it is on.
+
+    `values` are those of its metadata server, `variables` what its environment has beside what all
+    have.
+    """
 
     def __init__(
         self,
-        identity: guest.Identity,
-        accelerator: Accelerator,
-        node: v2.Node,
+        identity: guest.Guest,
+        values: Mapping[str, str],
+        variables: Mapping[str, str],
         listener: socket.socket,
         folder: Path,
         temp: Path,
@@ -51,10 +54,10 @@ class Host:
         self.identity = identity
         self.state = HostState.OFF
         self.console = folder / "console.log"
-        self.metadata = MetadataServer(listener, guest.metadata(identity, accelerator, node))
+        self.metadata = MetadataServer(listener, values)
         self._home = folder / "home"
         self._script = folder / "startup-script"
-        self._environment = guest.environment(identity, accelerator, self._home, temp)
+        self._environment = {**guest.environment(identity, self._home, temp), **variables}
         self._process: subprocess.Popen[bytes] | None = None
         self._gone = asyncio.Event()
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()

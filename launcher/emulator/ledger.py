@@ -1,8 +1,7 @@
-"""The ledger: every node ever created, what it was billed, and what is still there.
+"""The ledger: everything ever created, what it was billed, and what is still there.
 
-A file beside the emulator, written whole at each change, that outlives it. Of the nodes that are
-gone it keeps the last KEPT, so that writing stays quick. It holds no metadata values, which may be
-secrets.
+A file beside the emulator, written whole at each change, that outlives it. Of what is gone it keeps
+the last KEPT, so that writing stays quick. It holds no metadata values, which may be secrets.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,24 +18,42 @@ from typing import Any
 from launcher.errors import ProvisioningError
 
 GONE = "DELETED"
-"""The state of an entry whose node does not exist any more; the API has no word for it."""
+"""The state of an entry whose resource does not exist any more; the API has no word for it."""
 
 
 KEPT = 1000
-"""How many nodes that are gone stay in the ledger, the latest created."""
+"""How many resources that are gone stay in the ledger, the latest created."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of resource: the ledger's keys for its list and its type, and what is billed."""
+
+    plural: str
+    type_key: str
+    billed_state: str | None
+
+
+KINDS: Mapping[str, Kind] = {
+    "node": Kind("nodes", "accelerator_type", "READY"),
+    "queued_resource": Kind("queued_resources", "accelerator_type", None),
+    "instance": Kind("instances", "machine_type", "RUNNING"),
+}
 
 
 @dataclass(slots=True)
 class Entry:
-    """One node's life. Times are seconds since 1970; `ended` is when it ceased to exist.
+    """One resource's life. Times are seconds since 1970; `ended` is when it ceased to exist.
 
-    Billing runs only while the node is READY, so a preempted one costs nothing and still exists.
+    `type_` is the accelerator type, or the machine type of an instance. Billing runs only in the
+    billed state of its kind, so a preempted node costs nothing and still exists.
     """
 
     name: str
     zone: str
-    accelerator_type: str
+    type_: str
     created: float
+    kind: str = "node"
     ready: float | None = None
     ended: float | None = None
     reason: str = ""
@@ -45,12 +62,12 @@ class Entry:
     billing_since: float | None = None
 
     def enter(self, state: str, now: float, reason: str = "") -> None:
-        """The node is in that state from now on; the first reason given is kept."""
+        """It is in that state from now on; the first reason given is kept."""
         if self.billing_since is not None:
             self.billed += now - self.billing_since
             self.billing_since = None
         self.state, self.reason = state, self.reason or reason
-        if state == "READY":
+        if state == KINDS[self.kind].billed_state:
             self.ready = self.ready or now
             self.billing_since = now
         if state == GONE:
@@ -61,7 +78,7 @@ class Entry:
         return {
             "name": self.name,
             "zone": self.zone,
-            "accelerator_type": self.accelerator_type,
+            KINDS[self.kind].type_key: self.type_,
             "created": _to_text(self.created),
             "ready": _to_text(self.ready),
             "ended": _to_text(self.ended),
@@ -72,12 +89,13 @@ class Entry:
         }
 
     @classmethod
-    def from_json(cls, row: dict[str, Any], written: float) -> Entry:
+    def from_json(cls, kind: str, row: dict[str, Any], written: float) -> Entry:
         since = _to_time(row["billing_since"])
         return cls(
             name=row["name"],
             zone=row["zone"],
-            accelerator_type=row["accelerator_type"],
+            type_=row[KINDS[kind].type_key],
+            kind=kind,
             created=_to_time(row["created"]) or written,
             ready=_to_time(row["ready"]),
             ended=_to_time(row["ended"]),
@@ -96,9 +114,9 @@ class Ledger:
         self._clock = clock
         self._entries = _read(path)
 
-    def open(self, name: str, zone: str, accelerator_type: str) -> Entry:
-        """A new node."""
-        entry = Entry(name, zone, accelerator_type, created=self._clock())
+    def open(self, name: str, zone: str, type_: str, kind: str = "node") -> Entry:
+        """A new resource of one of the KINDS."""
+        entry = Entry(name, zone, type_, created=self._clock(), kind=kind)
         gone = sum(entry.ended is not None for entry in self._entries)
         self._entries = [*_without_oldest(self._entries, gone - KEPT), entry]
         self.save()
@@ -119,9 +137,12 @@ class Ledger:
         now = self._clock()
         return {
             "written": _to_text(now),
-            "nodes": [entry.to_json(now) for entry in self._entries],
+            **{kind.plural: self._rows(name, now) for name, kind in KINDS.items()},
             "left": [entry.name for entry in self._entries if entry.ended is None],
         }
+
+    def _rows(self, kind: str, now: float) -> list[dict[str, Any]]:
+        return [entry.to_json(now) for entry in self._entries if entry.kind == kind]
 
     def save(self) -> None:
         draft = self._path.with_suffix(".new")
@@ -130,7 +151,7 @@ class Ledger:
 
 
 def _without_oldest(entries: Sequence[Entry], surplus: int) -> Iterator[Entry]:
-    """The entries but the first ones whose nodes are gone, as many as there are too many."""
+    """The entries but the first ones of what is gone, as many as there are too many."""
     for entry in entries:
         if entry.ended is not None and surplus > 0:
             surplus -= 1
@@ -139,10 +160,14 @@ def _without_oldest(entries: Sequence[Entry], surplus: int) -> Iterator[Entry]:
 
 
 def _lines(found: dict[str, Any]) -> str:
-    """As JSON with a line for each node: quick to write however long, and still readable."""
-    nodes = ",\n".join(map(json.dumps, found["nodes"]))
-    rest = {key: value for key, value in found.items() if key != "nodes"}
-    return f'{json.dumps(rest)[:-1]}, "nodes": [\n{nodes}\n]}}\n'
+    """As JSON with a line for each resource: quick to write however long, and still readable."""
+    return "{" + ",\n".join(f"{json.dumps(key)}: {_value(found[key])}" for key in found) + "}\n"
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, list) or not value:
+        return json.dumps(value)
+    return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
 
 
 def _read(path: Path) -> list[Entry]:
@@ -153,7 +178,12 @@ def _read(path: Path) -> list[Entry]:
     except ValueError as error:
         raise ProvisioningError(f"{path} is no JSON: {error}; move it away") from error
     written = _to_time(found["written"]) or 0.0
-    return [Entry.from_json(row, written) for row in found["nodes"]]
+    entries = [
+        Entry.from_json(name, row, written)
+        for name, kind in KINDS.items()
+        for row in found.get(kind.plural, ())
+    ]
+    return sorted(entries, key=lambda entry: entry.created)
 
 
 def _to_text(moment: float | None) -> str | None:

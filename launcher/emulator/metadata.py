@@ -1,4 +1,4 @@
-"""The metadata server of a TPU VM: HTTP on the host's own address.
+"""The metadata server of a VM: HTTP on the host's own address.
 
 The rules of Compute Engine's: the `Metadata-Flavor` header is required and returned, a path with a
 slash at its end lists what is below, `?recursive=true` gives it as JSON, and
@@ -22,6 +22,8 @@ PORT = 7979
 """One port on every host, so that a bound address is a taken address, across emulators."""
 ROOT = "/computeMetadata/v1/"
 FLAVOR = "Metadata-Flavor"
+LISTS = frozenset({"aliases", "scopes"})
+"""Values of several lines, which JSON gives as lists."""
 FIRST_ADDRESS, PER_BLOCK, BLOCKS = 10, 254, 255
 
 _BROKEN_REQUEST = (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
@@ -154,10 +156,12 @@ def _tree(values: Mapping[str, str]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for path, value in values.items():
         *folders, name = path.split("/")
+        if name == "token":  # must be asked for
+            continue
         branch = tree
         for folder in folders:
             branch = branch.setdefault(folder, {})
-        branch[name] = value
+        branch[name] = value.split() if name in LISTS else value
     return tree
 
 

@@ -6,10 +6,10 @@ import asyncio
 import os
 import secrets
 import shutil
-import sys
+import socket
 import tempfile
-import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from grpc import StatusCode
 from launcher.accelerators import Accelerator
 from launcher.emulator import guest
 from launcher.emulator.api_errors import ApiError
+from launcher.emulator.changing import Changing
 from launcher.emulator.host import Host
 from launcher.emulator.ledger import GONE, Ledger
 from launcher.emulator.metadata import claim_addresses
 from launcher.emulator.names import Place
-from launcher.emulator.operations import Operation
-from launcher.emulator.wire import AcceleratorKind, Health, State, v2
+from launcher.emulator.wire import NO_EXTRAS, AcceleratorKind, Extras, Health, State, v2
 from launcher.errors import ConfigError
 
 SOCKET_BYTES = 107
@@ -32,6 +32,7 @@ SOCKET_BYTES = 107
 LONGEST_BELOW = "w999/ray/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store"
 """The longest path of a socket that Ray 2.60 makes below the folder of a node."""
 TPU_PORT = 8470
+_NOWHERE = "192.0.2."  # reserved for documentation: https://www.rfc-editor.org/rfc/rfc5737
 _OUTPUT_ONLY = (
     "health_description",
     "health",
@@ -61,8 +62,17 @@ def temp_folder(uid: str) -> Path:
     return folder if fits else Path("/tmp", folder.name)
 
 
-class EmulatedNode:
-    """One node. `message` is the truth of the API; `operation` the change under way, if any."""
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What binds a node to its queued resource; `changed` is told of each change of its state."""
+
+    queued_resource: str
+    changed: Callable[[], None]
+    megascale: guest.Megascale | None = None
+
+
+class EmulatedNode(Changing):
+    """One node. `message` is the truth of the API, but for what v2 lacks: `extras`."""
 
     def __init__(
         self,
@@ -72,39 +82,57 @@ class EmulatedNode:
         accelerator: Accelerator,
         nodes_folder: Path,
         ledger: Ledger,
+        member: Membership | None = None,
+        extras: Extras = NO_EXTRAS,
     ) -> None:
+        super().__init__()
         self.place = place
         self.node_id = node_id
-        self.operation: Operation | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._accelerator = accelerator
+        self.member = member
+        self.extras = extras
+        self.accelerator = accelerator
         self._uid = secrets.token_hex(4)
         self._folder = nodes_folder / self._uid
-        self.message = _filled(place, node_id, request, accelerator)
+        self.message = filled(place, node_id, request, accelerator)
+        self.message.queued_resource = member.queued_resource if member else ""
+        self.message.multislice_node = bool(member and member.megascale)
+        self._identities: list[guest.Identity] = []
         self.hosts = self._make_hosts()
         self._ledger = ledger
         self._entry = ledger.open(self.name, place.zone, accelerator.accelerator_type)
 
     def _make_hosts(self) -> tuple[Host, ...]:
         try:
-            listeners = claim_addresses(self._accelerator.hosts)
+            listeners = claim_addresses(self.accelerator.hosts)
         except OSError as error:
             raise ApiError(StatusCode.FAILED_PRECONDITION, f"emulator: {error}") from error
         addresses = tuple(str(listener.getsockname()[0]) for listener in listeners)
         self.message.cidr_block = addresses[0].rpartition(".")[0] + ".0/24"
         self._folder.mkdir(parents=True, mode=0o700)
-        temp = temp_folder(self._uid)
-        place, node_id = self.place, self.node_id
         return tuple(
-            Host(
-                guest.Identity(place.project, place.zone, node_id, self._uid, worker, addresses),
-                self._accelerator,
-                self.message,
-                listener,
-                self._folder / f"w{worker}",
-                temp / f"w{worker}",
-            )
+            self._make_host(worker, listener, addresses)
             for worker, listener in enumerate(listeners)
+        )
+
+    def _make_host(self, worker: int, listener: socket.socket, addresses: tuple[str, ...]) -> Host:
+        place, folder = self.place, f"w{worker}"
+        me = guest.Identity(
+            place.project,
+            place.zone,
+            self.node_id,
+            self._uid,
+            worker,
+            addresses,
+            self.member.megascale if self.member else None,
+        )
+        self._identities.append(me)
+        return Host(
+            me,
+            guest.metadata(me, self.accelerator, self.message),
+            guest.tpu_variables(self.accelerator),
+            listener,
+            self._folder / folder,
+            temp_folder(self._uid) / folder,
         )
 
     @property
@@ -121,6 +149,12 @@ class EmulatedNode:
         self.message.state = State(state)
         self.message.health = Health.HEALTHY if state == State.READY else Health.HEALTH_UNSPECIFIED
         self._ledger.enter(self._entry, self.state, reason)
+        self.tell()
+
+    def tell(self) -> None:
+        """Lets the queued resource that it belongs to, if any, look at it again."""
+        if self.member:
+            self.member.changed()
 
     @property
     def script(self) -> str:
@@ -132,19 +166,23 @@ class EmulatedNode:
             raise ConfigError(f"{self.node_id} has the workers 0 to {len(self.hosts) - 1}")
         return self.hosts[worker]
 
-    def publish_endpoints(self) -> None:
-        """One endpoint a host, in the order of worker ids; a node being created shows none."""
+    def publish_endpoints(self, count: int | None = None) -> None:
+        """One endpoint a host, in the order of worker ids; a node being created shows none.
+
+        Another `count` than that of the hosts leaves out the last, or adds some where nobody is.
+        """
+        count = len(self.hosts) if count is None else count
+        addresses = [host.identity.address for host in self.hosts]
+        addresses += [f"{_NOWHERE}{number}" for number in range(len(addresses), count)]
+        self.message.network_endpoints = [self._endpoint(each) for each in addresses[:count]]
+
+    def _endpoint(self, address: str) -> v2.NetworkEndpoint:
         external = self.message.network_config.enable_external_ips
-        self.message.network_endpoints = [
-            v2.NetworkEndpoint(
-                ip_address=host.identity.address,
-                port=TPU_PORT,
-                access_config=v2.AccessConfig(external_ip=host.identity.address)
-                if external
-                else None,
-            )
-            for host in self.hosts
-        ]
+        return v2.NetworkEndpoint(
+            ip_address=address,
+            port=TPU_PORT,
+            access_config=v2.AccessConfig(external_ip=address) if external else None,
+        )
 
     def announce(self, path: str, value: str) -> None:
         """Changes a metadata value of every host."""
@@ -159,28 +197,9 @@ class EmulatedNode:
             for parent in parents:
                 old, new = getattr(old, parent), getattr(new, parent)
             setattr(old, field, getattr(new, field))
-        for host in self.hosts:
-            values = guest.attributes(host.identity, self._accelerator, self.message)
+        for me, host in zip(self._identities, self.hosts, strict=True):
+            values = guest.attributes(me, self.accelerator, self.message)
             host.metadata.replace(guest.ATTRIBUTES, values)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs a change of this node; `interrupt` ends it."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            traceback.print_exception(error, file=sys.stderr)
-
-    def interrupt(self, error: ApiError) -> None:
-        """Ends every change under way but the caller's own; the operation gets that error."""
-        for task in self._tasks - {asyncio.current_task()}:
-            task.cancel()
-        if self.operation:
-            self.operation.fail(error)
 
     async def end_hosts(self) -> None:
         """Switches all hosts off, at once; returns when no process of theirs is left."""
@@ -196,7 +215,7 @@ class EmulatedNode:
         self._ledger.enter(self._entry, GONE, reason)
 
 
-def _filled(place: Place, node_id: str, request: v2.Node, accelerator: Accelerator) -> v2.Node:
+def filled(place: Place, node_id: str, request: v2.Node, accelerator: Accelerator) -> v2.Node:
     """The request's node with all that the API adds, as in recorded answers."""
     node = v2.Node(request)
     for field in _OUTPUT_ONLY:
@@ -216,8 +235,7 @@ def _filled(place: Place, node_id: str, request: v2.Node, accelerator: Accelerat
         node.network_config = _network(place, v2.NetworkConfig(request.network_config))
     account = node.service_account
     node.service_account = v2.ServiceAccount(
-        email=account.email
-        or f"{guest.project_number(place.project)}-compute@developer.gserviceaccount.com",
+        email=account.email or guest.default_account(place.project),
         scope=account.scope or [f"https://www.googleapis.com/auth/{scope}" for scope in SCOPES],
     )
     return node

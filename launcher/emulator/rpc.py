@@ -1,24 +1,21 @@
-"""Methods of the API as gRPC handlers, with the faults that hit a call."""
+"""Methods of the API as gRPC handlers."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from launcher.emulator.api_errors import ApiError, injected
+from launcher.emulator.api_errors import ApiError
+from launcher.emulator.calls import Calls, Subject
 from launcher.emulator.fleet import Fleet
-from launcher.emulator.presence import Presence
+from launcher.emulator.queued import node_ids
 
-_LOST = ApiError(grpc.StatusCode.UNAVAILABLE, "Connection reset by peer")
-_UNAVAILABLE = ApiError(grpc.StatusCode.UNAVAILABLE, "The service is currently unavailable.")
-_ENDING = ApiError(grpc.StatusCode.UNAVAILABLE, "the emulator is ending")
+TPU_API = "tpu.googleapis.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +30,12 @@ class Method:
 
 
 def service(
-    name: str, methods: Mapping[str, Method], fleet: Fleet, presence: Presence
+    name: str, methods: Mapping[str, Method], fleet: Fleet, calls: Calls
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """The handlers of one service."""
     handlers = {
         method: grpc.unary_unary_rpc_method_handler(
-            _Call(method, spec, fleet, presence).handle,
+            _Call(method, spec, fleet, calls).handle,
             request_deserializer=getattr(spec.request, "deserialize", None)
             or spec.request.FromString,
             response_serializer=_serialize,
@@ -57,41 +54,53 @@ def _serialize(message: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A handler: the faults that come before, the answer, the faults that come after."""
+    """A handler of one method."""
 
     name: str
     method: Method
     fleet: Fleet
-    presence: Presence
+    calls: Calls
 
     async def handle(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        self.presence.touch()
         try:
-            return await self._answer(request)
+            return await self.calls.carry_out(
+                self.name, subject(request), lambda: self.method.answer(self.fleet, request)
+            )
         except ApiError as error:
-            await context.abort(error.code, error.message)
-
-    async def _answer(self, request: Any) -> Any:
-        if self.presence.ending:
-            raise _ENDING
-        zone, node = subject(request)
-        strike = partial(self.fleet.rules.strike, zone=zone, node=node, method=self.name)
-        if strike("unavailable"):
-            raise _UNAVAILABLE
-        if rule := strike("call-error"):
-            raise injected(rule.code, rule.message)
-        answer = self.method.answer(self.fleet, request)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if strike("lost-reply"):
-            raise _LOST
-        return answer
+            await context.abort(error.code, error.message, _trailers(error))
 
 
-def subject(request: Any) -> tuple[str, str]:
-    """The zone and the node id that a request is about; "" where it names none."""
+def _trailers(error: ApiError) -> tuple[tuple[str, bytes], ...]:
+    """The details of an error as gRPC sends them."""
+    if not error.details:
+        return ()
+    from google.protobuf import json_format
+    from google.rpc import error_details_pb2, status_pb2  # noqa: F401 -- the former for the details
+
+    status = {"code": error.number, "message": error.message, "details": list(error.details)}
+    message = json_format.ParseDict(status, status_pb2.Status())
+    return (("grpc-status-details-bin", message.SerializeToString()),)
+
+
+def subject(request: Any) -> Subject:
+    """The project, the zone and the ids of the node or the queued resource of a request."""
     holder = request.node if hasattr(request, "update_mask") else request
     name = getattr(holder, "name", "") or getattr(holder, "parent", "")
-    zone = re.search(r"locations/([^/]+)", name)
-    node = re.search(r"nodes/([^/]+)", name)
-    return zone[1] if zone else "", getattr(request, "node_id", "") or (node[1] if node else "")
+    project, zone, node = (
+        re.search(f"{part}/([^/]+)", name)
+        for part in ("projects", "locations", "(?:nodes|queuedResources)")
+    )
+    new = getattr(request, "node_id", "") or getattr(request, "queued_resource_id", "")
+    return Subject(
+        TPU_API,
+        project[1] if project else "",
+        zone[1] if zone else "",
+        new or (node[1] if node else ""),
+        _nodes(new, getattr(request, "queued_resource", None)),
+    )
+
+
+def _nodes(queued_id: str, queued_resource: Any) -> tuple[str, ...]:
+    """The node ids of a new queued resource, of either version."""
+    specs = queued_resource.tpu.node_spec if queued_resource else ()
+    return tuple(node_id for spec in specs for node_id in node_ids(queued_id, spec))

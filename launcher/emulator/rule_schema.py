@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.emulator import faults
-from launcher.emulator.faults import CODES, FAULTS, OPTIONS
+from launcher.emulator.faults import FAULTS, OPTIONS, OneOf, Option
 
 # What resolves to a value is checked when it has: the form of every schema beside this one.
 _LATER = {"type": "string", "pattern": "^(\\$\\{|\\?\\?\\?$)"}
@@ -19,10 +19,6 @@ _VALUES: dict[Any, dict[str, Any]] = {
     faults.read_text: {"allOf": [{"$ref": "common.json#/definitions/text"}]},
     faults.read_count: {"allOf": [{"$ref": "common.json#/definitions/count"}]},
     faults.read_duration: {"allOf": [{"$ref": "common.json#/definitions/duration"}]},
-    faults.read_code: {
-        "errorMessage": "must be the name of a gRPC code, such as RESOURCE_EXHAUSTED",
-        "anyOf": [{"enum": [*CODES]}, _LATER],
-    },
 }
 
 
@@ -31,14 +27,24 @@ def rule_schema() -> dict[str, Any]:
 
     Draft-07, for the `items` of `rules`, in a folder with `common.json`.
     """
-    needing = [name for name, fault in FAULTS.items() if "worker" in fault.required]
     return {
         "type": "object",
         "additionalProperties": False,
         "required": ["fault"],
         "properties": {"fault": _fault(), **{key: _option(key) for key in OPTIONS}},
-        "if": {"required": ["fault"], "properties": {"fault": {"enum": needing}}},
-        "then": {"required": ["worker"]},
+        "allOf": [_needed(key) for key in OPTIONS if _needing(key)],
+    }
+
+
+def _needing(key: str) -> list[str]:
+    return [name for name, fault in FAULTS.items() if key in fault.required]
+
+
+def _needed(key: str) -> dict[str, Any]:
+    """The faults whose rules must hold that key."""
+    return {
+        "if": {"required": ["fault"], "properties": {"fault": {"enum": _needing(key)}}},
+        "then": {"required": [key]},
     }
 
 
@@ -53,7 +59,16 @@ def _fault() -> dict[str, Any]:
 
 def _option(key: str) -> dict[str, Any]:
     option = OPTIONS[key]
-    return {"description": option.help, **_VALUES[option.read]}
+    return {"description": option.help, **_value(option)}
+
+
+def _value(option: Option) -> dict[str, Any]:
+    if not isinstance(option.read, OneOf):
+        return _VALUES[option.read]
+    return {
+        "errorMessage": f"must be the name of a {option.read.kind}, such as {option.example}",
+        "anyOf": [{"enum": [*option.read.names]}, _LATER],
+    }
 
 
 def main(path: Path) -> None:

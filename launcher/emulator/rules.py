@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,7 +19,7 @@ from launcher.errors import ConfigError, Problem
 class Rule:
     """One fault, whom it strikes, and how often.
 
-    `node`, `zone` and `method` are shell patterns, `among` the only node ids if not None; `worker`
+    `node`, `zone` and `method` are shell patterns, `among` the only ids if not None; `worker`
     None means any; `count` None means without end. Durations are in seconds; what `seconds`
     measures is for the fault to say, `code` is the name of a gRPC code.
     """
@@ -36,19 +36,30 @@ class Rule:
     lasts: float | None = None
     code: str = "INTERNAL"
     message: str = "an internal error has occurred"
+    limit: int = 0
+    endpoints: int = 0
+    state: str = ""
+    health: str = ""
+    symptom: str = ""
     among: frozenset[str] | None = None
     armed: float = field(default_factory=time.monotonic)
 
-    def matches(self, fault: str, node: str, zone: str, method: str, worker: int | None) -> bool:
+    def matches(
+        self, fault: str, ids: Iterable[str], zone: str, method: str, worker: int | None
+    ) -> bool:
         return (
             self.fault == fault
             and self.count != 0
-            and fnmatchcase(node, self.node)
-            and (self.among is None or node in self.among)
-            and fnmatchcase(zone, self.zone)
+            and self.concerns(ids, zone)
             and fnmatchcase(method, self.method)
             and self.worker in (None, worker)
             and (self.lasts is None or time.monotonic() < self.armed + self.lasts)
+        )
+
+    def concerns(self, ids: Iterable[str], zone: str) -> bool:
+        """Whether it may strike what has one of these ids, in that zone."""
+        return fnmatchcase(zone, self.zone) and any(
+            fnmatchcase(one, self.node) and (self.among is None or one in self.among) for one in ids
         )
 
 
@@ -68,12 +79,34 @@ class Rules:
     def __contains__(self, rule: Rule) -> bool:
         return rule in self._rules
 
+    def of(self, fault: str) -> list[Rule]:
+        """The armed rules of that fault."""
+        return [rule for rule in self._rules if rule.fault == fault]
+
     def strike(
-        self, fault: str, *, node: str, zone: str, method: str = "", worker: int | None = None
+        self,
+        fault: str,
+        *,
+        node: str,
+        zone: str,
+        also: Sequence[str] = (),
+        method: str = "",
+        worker: int | None = None,
+        named: bool = False,
+        states: Collection[str] = (),
     ) -> Rule | None:
-        """The first rule that matches, one strike of it used up; None if nothing is to happen."""
+        """The first rule that matches, one strike of it used up; None if nothing is to happen.
+
+        `also` are further ids of what may be struck: those of a queued resource's nodes. With
+        `named`, a rule that does not say which node it is for strikes nothing. `states` are those
+        that it can have: a rule that sets another is for others.
+        """
         for rule in self._rules:
-            if rule.matches(fault, node, zone, method, worker):
+            if named and rule.node == "*":
+                continue
+            if rule.state and rule.state not in states:
+                continue
+            if rule.matches(fault, (node, *also), zone, method, worker):
                 if rule.count is not None:
                     rule.count -= 1
                 return rule
@@ -112,10 +145,10 @@ def parse_all(given: object) -> tuple[Rule, ...]:
 
 
 def parse_for(nodes: Sequence[str], given: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
-    """As `parse_all`; a rule that names no node strikes none but these."""
+    """As `parse_all`; a rule that names no node, though it could, strikes none but these."""
     rules = parse_all(given)
     for rule, row in zip(rules, given, strict=True):
-        if "node" not in row:
+        if "node" not in row and "node" in FAULTS[rule.fault].keys:
             rule.among = frozenset(nodes)
     return rules
 
@@ -150,10 +183,14 @@ def _problems(given: Mapping[str, Any]) -> Iterator[Problem]:
         return
     for key in fault.required:
         if key not in given:
-            yield Problem(f"{name} needs it", key=key, hint=f"{OPTIONS[key].help}, such as 0")
+            yield Problem(f"{name} needs it", key=key, hint=_example(key))
     for key, value in given.items():
         if key != "fault":
             yield from _option_problems(name, fault, str(key), value)
+
+
+def _example(key: str) -> str:
+    return f"{OPTIONS[key].help}, such as {OPTIONS[key].example}"
 
 
 def _option_problems(name: str, fault: Fault, key: str, value: object) -> Iterator[Problem]:

@@ -23,16 +23,28 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from launcher.emulator import api_catalog, api_nodes, api_operations
+from launcher.emulator import (
+    api_alpha,
+    api_catalog,
+    api_nodes,
+    api_operations,
+    api_queued,
+    front,
+)
+from launcher.emulator.calls import Calls
 from launcher.emulator.client import make_state_dir
 from launcher.emulator.control import Control
+from launcher.emulator.firewalls import Firewalls
 from launcher.emulator.fleet import Fleet
 from launcher.emulator.init import become_subreaper
+from launcher.emulator.instances import Instances
 from launcher.emulator.ledger import Ledger
 from launcher.emulator.node import temp_folder
 from launcher.emulator.presence import Presence
+from launcher.emulator.projects import Projects
 from launcher.emulator.rpc import Method, service
 from launcher.emulator.rules import Rule
+from launcher.emulator.world import World
 from launcher.errors import ProvisioningError
 
 # A client that looks whether an emulator is alive holds the lock for an instant.
@@ -40,7 +52,12 @@ LOCK_PATIENCE = 2.0
 HEARTBEAT = 0.05
 
 SERVICES: dict[str, dict[str, Method]] = {
-    "google.cloud.tpu.v2.Tpu": {**api_nodes.METHODS, **api_catalog.TPU_METHODS},
+    "google.cloud.tpu.v2.Tpu": {
+        **api_nodes.METHODS,
+        **api_queued.METHODS,
+        **api_catalog.TPU_METHODS,
+    },
+    "google.cloud.tpu.v2alpha1.Tpu": api_alpha.METHODS,
     "google.longrunning.Operations": api_operations.METHODS,
     "google.cloud.location.Locations": api_catalog.LOCATION_METHODS,
 }
@@ -95,25 +112,35 @@ def _sweep(nodes: Path) -> None:
 
 
 async def _serve(settings: Settings, ledger: Ledger) -> None:
-    fleet = Fleet(settings.state_dir / "nodes", ledger)
-    fleet.rules.arm(*settings.rules)
-    presence = Presence(settings.idle_timeout)
+    listener = front.listen()
+    world = _make_world(settings, ledger, front.url(listener))
+    world.fleet.rules.arm(*settings.rules)
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers(
         (
-            *(service(name, table, fleet, presence) for name, table in SERVICES.items()),
-            Control(fleet, presence).service(),
+            *(service(name, table, world.fleet, world.calls) for name, table in SERVICES.items()),
+            Control(world).service(),
         )
     )
     port = _bind(server, settings.port)
     await server.start()
     try:
-        with _announced(settings.state_dir, port):
-            await _until_unneeded(fleet, presence, settings.state_dir / "lock")
+        async with front.serve(listener, world):
+            with _announced(settings.state_dir, port, world.rest):
+                await _until_unneeded(world, settings.state_dir / "lock")
     finally:
-        presence.ending = True
-        await fleet.close()
+        world.calls.presence.ending = True
+        await asyncio.gather(world.fleet.close(), world.instances.close())
         await server.stop(grace=None)
+
+
+def _make_world(settings: Settings, ledger: Ledger, rest_url: str) -> World:
+    folder = settings.state_dir / "nodes"
+    fleet = Fleet(folder, ledger)
+    instances = Instances(folder, ledger, fleet.rules)
+    projects = Projects(fleet.rules)
+    calls = Calls(fleet.rules, projects, Presence(settings.idle_timeout))
+    return World(fleet, instances, Firewalls(instances.operations), projects, calls, rest_url)
 
 
 def _bind(server: Any, port: int) -> int:
@@ -124,11 +151,10 @@ def _bind(server: Any, port: int) -> int:
 
 
 @contextlib.contextmanager
-def _announced(state_dir: Path, port: int) -> Iterator[None]:
+def _announced(state_dir: Path, port: int, rest_url: str) -> Iterator[None]:
     """Tells where the emulator listens, on standard output and in a file for as long as it does."""
-    text = json.dumps(
-        {"endpoint": f"127.0.0.1:{port}", "pid": os.getpid(), "state_dir": str(state_dir)}
-    )
+    endpoint = {"endpoint": f"127.0.0.1:{port}", "rest": rest_url}
+    text = json.dumps({**endpoint, "pid": os.getpid(), "state_dir": str(state_dir)})
     path, draft = state_dir / "endpoint.json", state_dir / "endpoint.new"
     draft.write_text(text)
     os.replace(draft, path)
@@ -139,14 +165,14 @@ def _announced(state_dir: Path, port: int) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-async def _until_unneeded(fleet: Fleet, presence: Presence, heartbeat: Path) -> None:
-    """Returns on SIGTERM, SIGINT or SIGHUP, or when no node is left and no client is here."""
+async def _until_unneeded(world: World, heartbeat: Path) -> None:
+    """Returns on SIGTERM, SIGINT or SIGHUP, or when nothing is left and no client is here."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    while not stop.is_set() and (fleet.nodes or not presence.expired):
+    while not stop.is_set() and (world.in_use or not world.calls.presence.expired):
         os.utime(heartbeat)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), HEARTBEAT)
-    presence.ending = True
+    world.calls.presence.ending = True
     print("emulator: ends", file=sys.stderr)

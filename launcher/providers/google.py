@@ -1,13 +1,16 @@
-"""Cloud TPU nodes through google-cloud-tpu.
+"""Cloud TPU nodes and queued resources through google-cloud-tpu.
 
-Every call has a time limit, and only what can get better is tried again. The API gives CreateNode
-no request id, so a lost reply is resolved by a look: a node of that name with our labels is ours.
+CreateNode has no request id, so a lost reply is resolved by a look: what has that name and the
+labels of this very attempt is ours. A queued resource that was given up could still be granted
+later, so that to give up is to delete it, and to see that it is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tenacity
@@ -15,55 +18,45 @@ from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import tpu_v2
 
-from launcher.errors import ProvisioningError, SliceLost
-from launcher.plan import LABEL_OWNER, LABEL_RUN, NodeRequest
-from launcher.providers import Node, NodeState
+from launcher.errors import ProvisioningError, Reason, Refused, SliceLost
+from launcher.providers import Deadlines, Listing, Pause, Resource, Watch, not_watched
+from launcher.providers.calls import (
+    CALL_SECONDS,
+    LOG_IN,
+    TRANSIENT,
+    TryAgain,
+    code_of,
+    is_done,
+    read,
+)
+from launcher.providers.reasons import classify
+from launcher.providers.resources import from_node, from_queued_resource
+from launcher.providers.states import State
+from launcher.requests import (
+    LABEL_ATTEMPT,
+    LABEL_MACHINE,
+    LABEL_OWNER,
+    LABEL_RUN,
+    QUEUED_RESOURCES,
+    Request,
+)
 
 if TYPE_CHECKING:
+    from launcher.providers.rest import RestTpu
+    from launcher.providers.services import Services
     from launcher.spec import ProviderSpec
 
-CALL_SECONDS = 60.0
-AWAY_SECONDS = 20.0  # how long a read waits for a service that is away
-LOG_IN = "log in with `gcloud auth application-default login`"
 ENDPOINT = "tpu.googleapis.com:443"
-OWNERSHIP = (LABEL_RUN, LABEL_OWNER)  # labels that tell whose a node is
-
-# Errors that pass by themselves: the service is away, slow, or busy with this very node.
-TRANSIENT = (
-    exceptions.ServiceUnavailable,
-    exceptions.DeadlineExceeded,
-    exceptions.InternalServerError,
-    exceptions.Aborted,
-    exceptions.Cancelled,
-)
-STATES: Mapping[str, NodeState] = {
-    "CREATING": NodeState.PENDING,
-    "STARTING": NodeState.PENDING,
-    "RESTARTING": NodeState.PENDING,
-    "REIMAGING": NodeState.PENDING,
-    "REPAIRING": NodeState.PENDING,
-    "UNHIDING": NodeState.PENDING,
-    "UNKNOWN": NodeState.PENDING,
-    "STATE_UNSPECIFIED": NodeState.PENDING,
-    "READY": NodeState.READY,
-    "PREEMPTED": NodeState.DEAD,
-    "TERMINATED": NodeState.DEAD,
-    "STOPPED": NodeState.DEAD,
-    "STOPPING": NodeState.DEAD,
-    "HIDING": NodeState.DEAD,
-    "HIDDEN": NodeState.DEAD,
-    "DELETING": NodeState.DELETING,
-}
-
-
-class TryAgain(Exception):
-    """Something passing stood in the way; the same step may be taken again."""
+OWNERSHIP = (LABEL_RUN, LABEL_OWNER, LABEL_MACHINE)  # labels that tell whose a resource is
+APPEAR_SECONDS = 15.0  # GetQueuedResource may know nothing yet of what was just created
+DELETE_LEFTOVER_SECONDS = 300.0
 
 
 class GoogleProvider:
-    """Nodes of one project, through a `TpuClient`; `endpoint` is the client's.
+    """Nodes and queued resources of one project; `endpoint` is the client's.
 
-    `console` gives the end of a host's console log, or says how to read it.
+    `rest` makes what the client has no fields for, `admit` waits until another create call is
+    within the project's rate, `console` gives the end of a host's console log.
     """
 
     def __init__(
@@ -73,6 +66,8 @@ class GoogleProvider:
         endpoint: str,
         title: str,
         *,
+        rest: Callable[[], RestTpu],
+        admit: Callable[[Pause], None],
         console: Callable[[str, int], str],
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -81,182 +76,283 @@ class GoogleProvider:
         self.endpoint = endpoint
         self.title = title
         self.console = console
+        self._rest = rest
+        self._admit = admit
         self._on_close = on_close
 
-    def create(self, request: NodeRequest, timeout: float, pause: Callable[[float], None]) -> Node:
-        """Raises ProvisioningError with the server's own words, or naming a foreign owner."""
+    def create(
+        self, request: Request, deadlines: Deadlines, pause: Pause, watch: Watch = not_watched
+    ) -> Sequence[Resource]:
+        """Raises Refused with the server's own words, or naming a foreign owner."""
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TryAgain),
             wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=10),
-            stop=tenacity.stop_after_delay(timeout),
+            stop=tenacity.stop_after_delay(deadlines.provision),
             sleep=pause,
             reraise=True,
         )
-        deadline = time.monotonic() + timeout
-        try:
-            operation = attempts(self._submit, request)
-            return self._await_ready(request, operation, deadline, pause)
-        except TryAgain as error:
-            raise ProvisioningError(
-                f"{request.node_id}: gave up after {timeout:g} s: {error}"
-            ) from error
-        except exceptions.GoogleAPICallError as error:
-            raise ProvisioningError(explain(request, error)) from error
-        except GoogleAuthError as error:
-            raise ProvisioningError(f"{error}; {LOG_IN}") from error
+        with told(request):
+            operation = attempts(self._submit, request, pause)
+            return Wait(self, request, operation, deadlines, pause, watch).nodes()
 
-    def _submit(self, request: NodeRequest) -> Any | None:
-        """The operation of one CreateNode call; None when the node is there already and ours."""
-        call = {"parent": request.parent, "node_id": request.node_id}
-        call["node"] = tpu_v2.Node(request.body)
+    def _submit(self, request: Request, pause: Pause) -> Any | None:
+        """The operation of one create call; None when it is there already and ours."""
+        self._admit(pause)
         try:
-            return self.client.create_node(request=call, timeout=CALL_SECONDS)
+            return self._call(request)
         except exceptions.AlreadyExists:
-            self._settle(request, self.get(request.name))
+            self._settle(request, self._existing(request), pause)
         except TRANSIENT as error:
-            node = self.get(request.name)
-            if node is None:
+            found = self.get(request.name)
+            if found is None:
                 raise TryAgain(error.message) from error
-            self._settle(request, node)
+            self._settle(request, found, pause)
         return None
 
-    def _settle(self, request: NodeRequest, node: Node | None) -> None:
-        """Decide on a node that has the wanted name already."""
-        if node is None:
+    def _call(self, request: Request) -> Any:
+        if request.version != "v2":
+            return self._rest().create_queued_resource(request, CALL_SECONDS)
+        if request.queued:
+            call = {"parent": request.parent, "queued_resource_id": request.id}
+            call["queued_resource"] = tpu_v2.QueuedResource.from_json(json.dumps(request.body))
+            return self.client.create_queued_resource(request=call, timeout=CALL_SECONDS)
+        call = {"parent": request.parent, "node_id": request.id}
+        call["node"] = tpu_v2.Node(request.body)
+        return self.client.create_node(request=call, timeout=CALL_SECONDS)
+
+    def _existing(self, request: Request) -> Resource | None:
+        """What stands in the way of a request: the same name, or a node of the same name."""
+        names = dict.fromkeys((request.name, *request.node_names))
+        return next((found for name in names if (found := self.get(name))), None)
+
+    def _settle(self, request: Request, found: Resource | None, pause: Pause) -> None:
+        """Decide on what has the wanted name already; returns when it is the very same."""
+        if found is None:
             raise TryAgain("the name was taken and is free again")
-        if not same_owner(node.labels, request.body["labels"]):
-            owner = node.labels.get(LABEL_OWNER, "somebody who does not use launcher")
-            raise ProvisioningError(
-                f"node {node.name} exists and belongs to {owner}"
-                f" (run {node.labels.get(LABEL_RUN, 'unknown')}); choose another name="
-            )
-        if node.state is NodeState.DEAD:
-            self.delete(node.name, CALL_SECONDS * 5)
-            raise TryAgain(f"a {node.raw_state} node of this name was removed")
-        if node.state is NodeState.DELETING:
-            raise TryAgain("a node of this name is still being deleted")
-        if node.accelerator_type != request.body["accelerator_type"]:
-            raise ProvisioningError(
-                f"node {node.name} is up as {node.accelerator_type}, not as"
-                f" {request.body['accelerator_type']}: take it down first (`launcher down`)"
-            )
+        wanted = request.node["labels"]
+        if not same(found.labels, wanted, OWNERSHIP):
+            raise Refused(Reason.TAKEN, foreign(found, wanted))
+        if found.state is State.DELETING:
+            raise TryAgain(f"{found.name} is still being deleted")
+        leftover = found.name != request.name or not same(found.labels, wanted, (LABEL_ATTEMPT,))
+        if leftover or found.state is State.DEAD:
+            whose = {label: wanted[label] for label in OWNERSHIP}
+            self.delete(found.name, whose, DELETE_LEFTOVER_SECONDS, pause)
+            raise TryAgain(f"a leftover of this name was removed; it was {found.raw_state}")
 
-    def _await_ready(
-        self,
-        request: NodeRequest,
-        operation: Any | None,
-        deadline: float,
-        pause: Callable[[float], None],
-    ) -> Node:
-        """The operation tells of failure, the node of success: some operations never end."""
-        delay = 0.1
-        while True:
-            if operation is not None and is_done(operation):
-                operation.result(timeout=CALL_SECONDS)  # raises the error it ended in
-                operation = None
-            node = self.get(request.name)
-            if node is not None and node.state is NodeState.READY:
-                return node
-            if operation is None and (node is None or node.state is not NodeState.PENDING):
-                state = node.raw_state if node else "GONE"
-                raise SliceLost(f"{request.name} was created and is {state} already")
-            if time.monotonic() > deadline:
-                state = node.raw_state if node else "not there"
-                raise ProvisioningError(
-                    f"{request.name} is still {state} at the deadline (cluster.provision_timeout)"
-                )
-            pause(delay)
-            delay = min(delay * 1.5, 5.0)
-
-    def get(self, name: str) -> Node | None:
+    def get(self, name: str) -> Resource | None:
         try:
-            return to_node(self._call(self.client.get_node, name=name))
+            if is_queued(name):
+                return from_queued_resource(read(self.client.get_queued_resource, name=name))
+            return from_node(read(self.client.get_node, name=name))
         except exceptions.NotFound:
             return None
 
-    def list(self, labels: Mapping[str, str]) -> Sequence[Node]:
+    def list(self, labels: Mapping[str, str]) -> Listing:
         parent = f"projects/{self.project}/locations/-"
-        nodes = map(to_node, self._call(self.client.list_nodes, parent=parent))
-        return [node for node in nodes if labels.items() <= node.labels.items()]
+        calls = (self.client.list_nodes, self.client.list_queued_resources)
+        pages = [page for call in calls for page in read(all_pages, call=call, parent=parent)]
+        found = [from_node(node) for page in pages for node in getattr(page, "nodes", ())]
+        found += [
+            from_queued_resource(queued)
+            for page in pages
+            for queued in getattr(page, "queued_resources", ())
+        ]
+        return Listing(
+            tuple(resource for resource in found if labels.items() <= resource.labels.items()),
+            tuple(sorted({zone for page in pages for zone in page.unreachable})),
+        )
 
-    def delete(self, name: str, timeout: float) -> None:
-        """Asks again until GetNode says NOT_FOUND. Raises ProvisioningError at the deadline."""
+    def delete(
+        self, name: str, labels: Mapping[str, str], timeout: float, pause: Pause = time.sleep
+    ) -> None:
+        """Asks again until a look says NOT_FOUND. Raises ProvisioningError at the deadline."""
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TryAgain),
             wait=tenacity.wait_exponential(multiplier=0.02, max=5),
             stop=tenacity.stop_after_delay(timeout),
+            sleep=pause,
             reraise=True,
         )
         try:
-            attempts(self._delete_once, name)
+            attempts(self._delete_once, name, labels)
         except (TryAgain, exceptions.GoogleAPICallError, GoogleAuthError) as error:
             raise ProvisioningError(f"{name} could not be deleted: {error}") from error
 
-    def _delete_once(self, name: str) -> None:
-        node = self.get(name)
-        if node is None:
+    def _delete_once(self, name: str, labels: Mapping[str, str]) -> None:
+        found = self._look_at(name, labels)
+        if found is None:
             return
-        if node.state is not NodeState.DELETING:
+        if found.state is not State.DELETING:
             try:
-                self.client.delete_node(name=name, timeout=CALL_SECONDS)
+                self._call_delete(name)
             except exceptions.NotFound:
                 return
-            except (*TRANSIENT, exceptions.FailedPrecondition) as error:
+            except (*TRANSIENT, exceptions.FailedPrecondition, exceptions.TooManyRequests) as error:
                 raise TryAgain(error.message) from error
-        if self.get(name) is not None:
+        if self._look_at(name, labels) is not None:
             raise TryAgain("still being deleted")
+
+    def _look_at(self, name: str, labels: Mapping[str, str]) -> Resource | None:
+        """What is to be deleted; None when it is gone, or when another has the name by now."""
+        try:
+            found = self.get(name)
+        except ProvisioningError as error:
+            if isinstance(error.__cause__, TRANSIENT):
+                raise TryAgain(str(error)) from error
+            raise
+        return found if found and labels.items() <= found.labels.items() else None
+
+    def _call_delete(self, name: str) -> None:
+        if is_queued(name):
+            request = {"name": name, "force": True}
+            self.client.delete_queued_resource(request=request, timeout=CALL_SECONDS)
+        else:
+            self.client.delete_node(name=name, timeout=CALL_SECONDS)
 
     def close(self) -> None:
         self.client.transport.close()
         self._on_close()
 
-    def _call(self, method: Callable[..., Any], **arguments: Any) -> Any:
-        """An idempotent call, tried again for a while when the service is away."""
-        attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(TRANSIENT),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=5),
-            stop=tenacity.stop_after_delay(AWAY_SECONDS),
-            reraise=True,
-        )
-        try:
-            return attempts(method, **arguments, timeout=CALL_SECONDS)
-        except exceptions.NotFound:
-            raise
-        except exceptions.GoogleAPICallError as error:
-            call = ", ".join(arguments.values())
-            raise ProvisioningError(f"{call}: {type(error).__name__}: {error.message}") from error
-        except GoogleAuthError as error:
-            raise ProvisioningError(f"{error}; {LOG_IN}") from error
+
+class Wait:
+    """From an accepted request to nodes that are READY.
+
+    The operation tells of failure, looks tell of success: some operations never end. What is still
+    waiting for capacity has one deadline; a second one begins when it is granted.
+    """
+
+    def __init__(
+        self,
+        provider: GoogleProvider,
+        request: Request,
+        operation: Any | None,
+        deadlines: Deadlines,
+        pause: Pause,
+        watch: Watch,
+    ) -> None:
+        self._watch = watch
+        self._provider = provider
+        self._request = request
+        self._operation = operation
+        self._deadlines = deadlines
+        self._pause = pause
+        self._began = self._granted = time.monotonic()
+        self._seen = operation is None
+
+    def nodes(self) -> Sequence[Resource]:
+        delay = 0.1
+        while True:
+            if self._operation is not None and is_done(self._operation):
+                self._operation.result(timeout=CALL_SECONDS)  # raises the error it ended in
+                self._operation = None
+            try:
+                found = self._provider.get(self._request.name)
+                if found:
+                    self._watch(found.raw_state, found.state)
+                self._require_hope(found)
+                if found and found.state is State.READY and (nodes := self._ready_nodes(found)):
+                    return nodes
+            except ProvisioningError as error:
+                if not isinstance(error.__cause__, TRANSIENT):
+                    raise
+                found = None  # not known: the service is away
+            self._require_time(found)
+            self._pause(delay)
+            delay = min(delay * 1.5, 5.0)
+
+    def _ready_nodes(self, found: Resource) -> Sequence[Resource] | None:
+        """The nodes, if all of them are READY: those of an ACTIVE queued resource were."""
+        if not self._request.queued:
+            return [found]
+        nodes = [self._provider.get(name) for name in self._request.node_names]
+        ready = [node for node in nodes if node and node.state is State.READY]
+        return ready if len(ready) == len(nodes) else None
+
+    def _require_hope(self, found: Resource | None) -> None:
+        """Raises Refused for what will never be READY."""
+        name = self._request.name
+        if found is not None:
+            self._seen = True
+            if found.error:
+                code, message = found.error
+                raise Refused(classify(code, message), explain(self._request, message))
+            if found.state in (State.DEAD, State.DELETING):
+                raise SliceLost(f"{name} is {found.raw_state} already")
+        elif self._seen:
+            raise SliceLost(f"{name} was there, and is gone")
+        elif self._operation is None and time.monotonic() > self._began + APPEAR_SECONDS:
+            raise SliceLost(f"{name} was created, and never appeared")
+
+    def _require_time(self, found: Resource | None) -> None:
+        now = time.monotonic()
+        if found and found.state is State.WAITING:
+            self._granted = now
+            key, end = "queue_timeout", self._began + self._deadlines.queue
+        else:
+            key, end = "provision_timeout", self._granted + self._deadlines.provision
+        if now > end:
+            state = found.raw_state if found else "not there"
+            message = f"{self._request.name} is still {state} at the deadline (cluster.{key})"
+            raise Refused(Reason.DEADLINE, message)
 
 
-def is_done(operation: Any) -> bool:
-    """Whether a long-running operation has ended; not known, hence no, while the API is away."""
+@contextlib.contextmanager
+def told(request: Request) -> Iterator[None]:
+    """Every error of the API as Refused, with its reason and the server's words."""
     try:
-        return bool(operation.done(retry=None))
-    except TRANSIENT:
-        return False
+        yield
+    except TryAgain as error:
+        away = isinstance(error.__cause__, exceptions.GoogleAPICallError)
+        reason = Reason.INTERNAL if away else Reason.DEADLINE
+        raise Refused(reason, f"{request.id}: gave up: {error}") from error
+    except exceptions.GoogleAPICallError as error:
+        raise refusal(request, error) from error
+    except ProvisioningError as error:
+        if not isinstance(error.__cause__, exceptions.GoogleAPICallError):
+            raise
+        raise refusal(request, error.__cause__) from error  # a look was refused
+    except GoogleAuthError as error:
+        raise ProvisioningError(f"{error}; {LOG_IN}") from error
 
 
-def to_node(node: tpu_v2.Node) -> Node:
-    return Node(
-        name=node.name,
-        state=STATES.get(node.state.name, NodeState.PENDING),
-        raw_state=node.state.name,
-        accelerator_type=node.accelerator_type,
-        labels=dict(node.labels),
-        addresses=tuple(endpoint.ip_address for endpoint in node.network_endpoints),
-        created=node.create_time.isoformat() if node.create_time else "",
-    )
+def refusal(request: Request, error: exceptions.GoogleAPICallError) -> Refused:
+    return Refused(classify(code_of(error), error.message), explain(request, error.message))
 
 
-def same_owner(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(found.get(label) == wanted[label] for label in OWNERSHIP)
-
-
-def explain(request: NodeRequest, error: exceptions.GoogleAPICallError) -> str:
+def explain(request: Request, message: str) -> str:
     """The server's words, after what was asked for and where."""
-    wanted = f"{request.body['accelerator_type']} in {request.parent.split('/')[-1]}"
-    return f"{request.node_id} ({wanted}): {type(error).__name__}: {error.message}"
+    wanted = f"{accelerator_type(request)} in {request.parent.split('/')[-1]}"
+    return f"{request.id} ({wanted}): {message}"
+
+
+def accelerator_type(request: Request) -> str:
+    node = request.node
+    return str(node.get("accelerator_type") or node.get("acceleratorType"))
+
+
+def foreign(found: Resource, wanted: Mapping[str, str]) -> str:
+    """Whose it is that has our name, and what to do."""
+    owner = found.labels.get(LABEL_OWNER, "somebody who does not use launcher")
+    run = found.labels.get(LABEL_RUN, "unknown")
+    if same(found.labels, wanted, (LABEL_OWNER, LABEL_RUN)):
+        return (
+            f"{found.name} exists and belongs to the same run of yours on another machine, or with"
+            " another $LAUNCHER_HOME: take it down there, or choose another name="
+        )
+    return f"{found.name} exists and belongs to {owner} (run {run}); choose another name="
+
+
+def all_pages(call: Callable[..., Any], **arguments: Any) -> list[Any]:
+    return list(call(**arguments).pages)
+
+
+def same(found: Mapping[str, str], wanted: Mapping[str, str], labels: Sequence[str]) -> bool:
+    return all(found.get(label) == wanted.get(label) for label in labels)
+
+
+def is_queued(name: str) -> bool:
+    return f"/{QUEUED_RESOURCES}/" in name
 
 
 def how_to_read_the_console(name: str, worker: int) -> str:
@@ -269,14 +365,36 @@ def how_to_read_the_console(name: str, worker: int) -> str:
 
 
 def open_provider(spec: ProviderSpec, _nodes: Sequence[str]) -> GoogleProvider:
+    from launcher.providers import rest, throttle
+
     assert spec.project is not None  # required of this kind when the configuration was checked
     title = f"Cloud TPU, project {spec.project}"
     try:
         client = tpu_v2.TpuClient()
     except GoogleAuthError as error:
         raise ProvisioningError(f"{error}; {LOG_IN}") from error
-    return GoogleProvider(spec.project, client, ENDPOINT, title, console=how_to_read_the_console)
+    return GoogleProvider(
+        spec.project,
+        client,
+        ENDPOINT,
+        title,
+        rest=lambda: rest.RestTpu(rest.open_session(), rest.GOOGLE, client),
+        admit=throttle.Throttle(spec.project).admit,
+        console=how_to_read_the_console,
+    )
+
+
+def compute_root(_spec: ProviderSpec) -> str | None:
+    """The URL of Compute Engine; None: that of its client library."""
+    return None
 
 
 def is_running(_spec: ProviderSpec) -> bool:
     return True
+
+
+def open_services(_spec: ProviderSpec) -> Services:
+    from launcher.providers import rest, services
+
+    credentials = rest.open_session().credentials  # raises when there are none
+    return services.Services(lambda: rest.session_of(credentials))

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.emulator import client as emulator
+from launcher.errors import ProvisioningError
 from launcher.providers import KINDS
 
 if TYPE_CHECKING:
     from launcher.providers import Provider
+    from launcher.providers.services import Services
     from launcher.spec import ProviderSpec
 
 
@@ -30,7 +32,9 @@ def open_provider(spec: ProviderSpec, nodes: Sequence[str]) -> Provider:
         from google.cloud import tpu_v2  # a second of imports, while the emulator starts
         from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
+        from launcher.providers import rest
         from launcher.providers.google import GoogleProvider
+        from launcher.providers.throttle import Throttle
 
         attachment = starting.result()
     endpoint = attachment.endpoint
@@ -39,19 +43,43 @@ def open_provider(spec: ProviderSpec, nodes: Sequence[str]) -> Provider:
         if rules := spec.options.get("rules"):
             stack.enter_context(emulator.arm(endpoint, rules, nodes))
         channel = emulator.open_channel(endpoint)
+        project = spec.project or KINDS["local"].project
+        client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
         return GoogleProvider(
-            spec.project or KINDS["local"].project,
-            tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel)),
+            project,
+            client,
             endpoint,
             f"emulator on this machine ({endpoint})",
+            rest=lambda: rest.RestTpu(rest.anonymous_session(), rest_root(spec), client),
+            admit=Throttle(f"{project}-{endpoint}").admit,
             console=lambda name, worker: console(endpoint, name, worker),
             on_close=stack.pop_all().close,
         )
 
 
+def open_services(spec: ProviderSpec) -> Services:
+    """The emulator must be running, and held by an open provider."""
+    from launcher.providers import rest, services
+
+    return services.Services(rest.anonymous_session, rest_root(spec))
+
+
 def console(endpoint: str, name: str, worker: int) -> str:
     command = {"command": "console", "node": name, "worker": worker, "bytes": 4000}
     return str(emulator.control(endpoint, command).get("text", ""))
+
+
+def rest_root(spec: ProviderSpec) -> str:
+    """The URL under which the emulator answers for every REST service."""
+    found = emulator.rest_endpoint(state_folder(spec))
+    if found is None:
+        raise ProvisioningError(f"no emulator serves {state_folder(spec)}")
+    return found
+
+
+def compute_root(spec: ProviderSpec) -> str | None:
+    """The URL of Compute Engine. The emulator must be running, and held by an open provider."""
+    return rest_root(spec)
 
 
 def is_running(spec: ProviderSpec) -> bool:

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,13 +41,15 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """A command line, taken apart. `hydra` are the flags that Hydra itself is to heed."""
+    """A command line, taken apart. `hydra` are the flags that Hydra itself is to heed; `values`
+    are those of our own flags that take one."""
 
     overrides: Sequence[str] = ()
     names: Sequence[str] = ()
     flags: frozenset[str] = frozenset()
     config_dirs: Sequence[Path] = ()
     hydra: Sequence[str] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -62,17 +64,32 @@ _OF_HYDRA: Mapping[str, Flag] = {
 }
 FLAGS: Mapping[str, Flag] = {
     "--all": Flag(),
+    "--dry-run": Flag(),
+    "--faults": Flag("", {}),
     "--config-dir": Flag("-cd", {"action": "append", "default": [], "type": Path}),
     "--follow": Flag("-f"),
+    "--for": Flag("", {}),
+    "--html": Flag("", {}),
     "--json": Flag(),
+    "--name": Flag("", {}),
+    "--only": Flag("", {}),
+    "--random": Flag("", {}),
+    "--seed": Flag("", {}),
     "--show-files": Flag(),
+    "--strict": Flag(),
+    "--tolerance": Flag("", {}),
     "--yes": Flag(),
     **_OF_HYDRA,
 }
+_REHEARSAL = ("--faults", "--only", "--random", "--seed", "--tolerance")
+_OWN_VALUES = ("--for", "--html", "--name", *_REHEARSAL)
 VERBS: Mapping[str, Verb] = {
     "run": Verb("launcher.verbs.run", Takes.OVERRIDES, ("--config-dir", *_OF_HYDRA)),
     "plan": Verb(
-        "launcher.verbs.plan", Takes.OVERRIDES, ("--json", "--show-files", "--config-dir")
+        "launcher.verbs.plan", Takes.OVERRIDES, ("--json", "--show-files", "--for", "--config-dir")
+    ),
+    "rehearse": Verb(
+        "launcher.verbs.rehearse", Takes.OVERRIDES, (*_REHEARSAL, "--strict", "--config-dir")
     ),
     "up": Verb("launcher.verbs.up", Takes.OVERRIDES, ("--config-dir",)),
     "down": Verb("launcher.verbs.down", Takes.NAMES, ("--all",)),
@@ -80,6 +97,11 @@ VERBS: Mapping[str, Verb] = {
     "gc": Verb("launcher.verbs.gc", Takes.OVERRIDES, ("--yes", "--config-dir")),
     "status": Verb("launcher.verbs.status", Takes.NAMES, ("--json",)),
     "logs": Verb("launcher.verbs.logs", Takes.NAMES, ("--follow",)),
+    "report": Verb("launcher.verbs.report", Takes.NAMES, ("--html",)),
+    "doctor": Verb("launcher.verbs.doctor", Takes.OVERRIDES, ("--json", "--config-dir")),
+    "coordinator": Verb(
+        "launcher.verbs.coordinator", Takes.OVERRIDES, ("--name", "--dry-run", "--config-dir")
+    ),
 }
 
 
@@ -107,6 +129,7 @@ def take_apart(verb: str, words: Sequence[str]) -> Arguments:
         flags=frozenset(given["flags"]) - set(_OF_HYDRA),
         config_dirs=given.get("--config-dir", ()),
         hydra=[*(name for name in given["flags"] if name in _OF_HYDRA), *hydra],
+        values={name: given[name] for name in _OWN_VALUES if given.get(name) is not None},
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 
 from launcher import registry
@@ -19,13 +20,35 @@ def down(arguments: Arguments) -> int:
     names = list(arguments.names)
     if "--all" in arguments.flags:
         names = [record["name"] for record in registry.records()]
-        if not names:
-            print("nothing is up")
     elif not names:
         raise ConfigError("down needs a name, or --all; `python -m launcher status` lists them")
-    require_known(names)
-    each(names, end)
+    vms = coordinator_names()
+    require_known(set(names) - vms)
+    each([name for name in names if name not in vms], partial(end, for_good=True))
+    released = release_coordinators(None if "--all" in arguments.flags else names)
+    if not names and not released:
+        print("nothing is up")
     return 0
+
+
+def coordinator_names() -> set[str]:
+    """Of the VMs on record."""
+    if not (registry.home() / "coordinators").is_dir():
+        return set()
+    from launcher.remote.vm import on_record
+
+    return {vm.name for vm in on_record()}
+
+
+def release_coordinators(runs: Collection[str] | None) -> int:
+    """Of these runs, or all: VMs that serve no other run go; how many there were."""
+    if not (registry.home() / "coordinators").is_dir():
+        return 0
+    from launcher.remote.runs import release
+
+    done = list(release(runs))
+    print("\n".join(done), end="\n" if done else "")
+    return len(done)
 
 
 def cancel(arguments: Arguments) -> int:
@@ -56,22 +79,36 @@ def each(names: Iterable[str], act: Callable[[str], None]) -> None:
         raise ProvisioningError("\n".join(failures))
 
 
-def end(name: str) -> None:
-    """Stop the supervisor of a run, if it has one, and remove what is left of the run."""
-    from launcher import provision
-    from launcher.session import LazyProvider
-    from launcher.spec import ProviderSpec
+def end(name: str, *, for_good: bool = False) -> None:
+    """Stop the supervisor of a run, if it has one, and remove what is left of the run.
 
+    `for_good` gives up a run whose cluster does not answer.
+    """
     record = registry.record(name)
     if record is None:
         print(f"{name}: nothing is up under this name")
         return
+    if record.get("remote"):
+        from launcher.remote import runs
+
+        runs.end(name, record, for_good=for_good)
+        return
     if registry.is_alive(record["supervisor"]) and record["supervisor"]["pid"] != os.getpid():
-        os.kill(record["supervisor"]["pid"], signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(record["supervisor"]["pid"], signal.SIGTERM)
     late = f"{name} did not stop in {CANCEL_SECONDS:g} s"
     with registry.lock(f"run-{name}", late, CANCEL_SECONDS):
-        if record := registry.record(name):
-            spec = ProviderSpec(**record["provider"])
-            with contextlib.closing(LazyProvider(spec)) as provider:
-                provision.take_down(record, provider.get)
+        clear(name)
+
+
+def clear(name: str) -> None:
+    """Remove what is left of a run whose lock is held."""
+    from launcher import removal
+    from launcher.session import LazyProvider
+    from launcher.spec import ProviderSpec
+
+    if record := registry.record(name):
+        spec = ProviderSpec(**record["provider"])
+        with contextlib.closing(LazyProvider(spec)) as provider:
+            removal.take_down(record, provider.get)
     print(f"{name}: nothing is left")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from launcher import registry
-from launcher.plan import LABEL_OWNER
-from launcher.providers import KINDS, Node, find_provider
+from launcher import prices, registry, removal
+from launcher.accelerators import all_types, lookup
+from launcher.providers import KINDS, Listing, Provider, Resource, find_provider
+from launcher.providers.states import State
+from launcher.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, NODES
+from launcher.spec import ProviderSpec
 from launcher.verbs import Arguments
-from launcher.verbs.down import each, end
+from launcher.verbs.down import clear, each, end
 from launcher.verbs.loading import load, owner
 
 
@@ -18,47 +21,119 @@ def gc(arguments: Arguments) -> int:
     """Looks at this machine's records, and at the provider that the overrides name."""
     from launcher import coordinator
 
-    # What exists is read before the records: whatever a live run has made is on record by then.
-    strangers = labelled_nodes(arguments)
-    heads = coordinator.heads()
-    records = registry.records()
-    dead = [r for r in records if not r["stays"] and not registry.is_alive(r["supervisor"])]
-    heads = [head for head in heads if head.id not in {r["head"] for r in records}]
-    known = {name for record in records for name in record["nodes"]}
-    for record in dead:
-        print(describe(record))
-    for head in heads:
-        print(f"a Ray head that nobody uses, at {head.gcs_address}")
-    for node in strangers:
-        if node.name not in known:
-            print(
-                f"left alone: {node.name} ({node.raw_state}) is yours, by a run of another machine?"
-            )
-    if not dead and not heads:
-        print("nothing is left by dead runs of this machine")
-    elif "--yes" not in arguments.flags:
-        print("delete all of it with: python -m launcher gc --yes")
-    else:
+    spec, _ = load(arguments, workload=False)
+    provider = find_provider(spec.provider)
+    with contextlib.closing(provider) if provider else contextlib.nullcontext():
+        # What exists is read before the records: whatever a live run has made is on record by then.
+        listing = provider.list({LABEL_OWNER: owner()}) if provider else Listing(())
+        heads = coordinator.heads()
+        records = registry.records()
+        dead = [r for r in records if is_dead(r)]
+        tell_idle_coordinators()
+        heads = [head for head in heads if head.id not in {r["head"] for r in records}]
+        strays = [r for r in listing.resources if is_stray(r, records)]
+        for record in dead:
+            print(describe(record))
+        for stray in strays:
+            print(f"{describe_stray(stray, spec.provider)}, of a run that is not on record")
         for head in heads:
-            coordinator.release_head(head.id)
-        each([record["name"] for record in dead], end)
+            print(f"a Ray head that nobody uses, at {head.gcs_address}")
+        tell_what_is_not_ours(listing)
+        if not dead and not heads and not strays:
+            print("nothing is left by dead runs of this machine")
+        elif "--yes" not in arguments.flags:
+            print("delete all of it with: python -m launcher gc --yes")
+        else:
+            for head in heads:
+                coordinator.release_head(head.id)
+            each([record["name"] for record in dead], end_dead)
+            if provider:
+                delete_strays(strays, provider)
     return 0
+
+
+def end_dead(name: str) -> None:
+    """Remove what a dead run left; one that has begun again meanwhile is left alone."""
+    record = registry.record(name)
+    if record and record.get("remote"):
+        end(name)
+        return
+    with registry.lock(f"run-{name}", "it has just begun again"):
+        record = registry.record(name)
+        if record is None or is_dead(record):
+            clear(name)
+
+
+def is_dead(record: Mapping[str, Any]) -> bool:
+    """Whether nobody looks after it. Who looks after a remote run is its coordinator."""
+    if record.get("remote"):
+        from launcher.remote import runs
+
+        return runs.is_lost(record)
+    return not record["stays"] and not registry.is_alive(record["supervisor"])
+
+
+def tell_idle_coordinators() -> None:
+    """They are there for the next run, and not left by any."""
+    if (registry.home() / "coordinators").is_dir():
+        from launcher.remote import vm
+
+        for found in vm.on_record():
+            if not vm.users_of(found):
+                print(f"{found.title} serves no run now: python -m launcher down {found.name}")
+
+
+def is_stray(resource: Resource, records: list[dict[str, Any]]) -> bool:
+    """Whether it was made on this machine, by a run that no record tells of."""
+    on_record = {record["name"] for record in records}
+    ours = of_this_machine().items() <= resource.labels.items()
+    return ours and resource.labels.get(LABEL_RUN) not in on_record
+
+
+def of_this_machine() -> dict[str, str]:
+    """The labels of all that this user's runs have made on this machine."""
+    return {LABEL_OWNER: owner(), LABEL_MACHINE: registry.machine_id()}
+
+
+def delete_strays(strays: list[Resource], provider: Provider) -> None:
+    """The lock keeps a run of that name from beginning meanwhile."""
+    for run in sorted({stray.labels[LABEL_RUN] for stray in strays}):
+        with registry.lock(f"run-{run}", f"run {run} has just begun"):
+            if registry.record(run) is None:
+                names = [s.name for s in strays if s.labels[LABEL_RUN] == run]
+                removal.delete_all(provider, names, {LABEL_RUN: run, **of_this_machine()})
+                print(f"{run}: nothing is left")
+
+
+def tell_what_is_not_ours(listing: Listing) -> None:
+    for resource in listing.resources:
+        if resource.labels.get(LABEL_MACHINE) != registry.machine_id():
+            print(
+                f"left alone: {resource.name} ({resource.raw_state}) is yours, made on another"
+                " machine or with another $LAUNCHER_HOME"
+            )
+    for zone in listing.unreachable:
+        print(f"not looked at: {zone} did not answer")
 
 
 def describe(record: Mapping[str, Any]) -> str:
     billed = KINDS[record["provider"]["kind"]].billed
-    cost = f", {record['cost_per_hour_usd'] or 0:g} USD/h" if billed else ""
-    return f"{record['name']}: {', '.join(record['nodes'])} and its Ray head{cost}"
+    what = ", ".join([*record["resources"], "its Ray head"])
+    return f"{record['name']}: {what}{price(record['cost_per_hour_usd']) if billed else ''}"
 
 
-def labelled_nodes(arguments: Arguments) -> Sequence[Node]:
-    """Nodes with this user's label at the provider that the overrides name.
+def describe_stray(stray: Resource, spec: ProviderSpec) -> str:
+    """One node or queued resource, with what it costs: nothing unless it is a living node."""
+    text = f"{stray.name} ({stray.raw_state})"
+    if stray.state is State.DEAD:
+        return f"{text}, not billed, but counted by the quota"
+    is_node = f"/{NODES}/" in stray.name
+    if not (KINDS[spec.kind].billed and is_node and stray.accelerator_type in all_types()):
+        return text
+    zone = stray.name.split("/")[3]
+    cost = prices.cost_per_hour(lookup(stray.accelerator_type), "on-demand", zone, 1)
+    return f"{text}{price(cost)}"
 
-    They are shown, never deleted: a run of this user on another machine looks just the same.
-    """
-    spec, _ = load(arguments, workload=False)
-    provider = find_provider(spec.provider)
-    if provider is None:
-        return []
-    with contextlib.closing(provider):
-        return provider.list({LABEL_OWNER: owner()})
+
+def price(usd_per_hour: float | None) -> str:
+    return ", price unknown" if usd_per_hour is None else f", up to {usd_per_hour:g} USD/h"

@@ -13,6 +13,7 @@ from launcher import registry
 from launcher.errors import ConfigError
 from launcher.plan import Plan, make_plan
 from launcher.providers import KINDS
+from launcher.requests import Identity
 from launcher.spec import Spec
 from launcher.verbs import Arguments
 
@@ -37,7 +38,7 @@ def load(arguments: Arguments, *, workload: bool = True) -> tuple[Spec, Plan]:
         require_workload=workload,
     )
     project = spec.provider.project or KINDS[spec.provider.kind].project
-    return spec, make_plan(spec, owner(), project)
+    return spec, make_plan(spec, Identity(owner(), registry.machine_id(), project))
 
 
 def scan(spec: Spec) -> Manifest:
@@ -67,11 +68,12 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
     import yaml
 
     from launcher.interrupt import Interrupt
+    from launcher.record import runs_folder
     from launcher.screen import Screen
     from launcher.session import LazyProvider, Session
 
     taken = f"run {spec.name} is going on in another process; choose another name="
-    path = Path.cwd() / "runs" / spec.name
+    path = runs_folder() / spec.name
     with registry.lock(f"run-{spec.name}", taken), run_folder(path) as folder:
         screen = Screen()
         interrupt = Interrupt(
@@ -82,7 +84,8 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
         interrupt.install()
         folder.write_text("spec.yaml", yaml.safe_dump(dict(spec.config), sort_keys=False))
         folder.write("plan.json", plan.to_json())
-        nodes = [request.node_id for request in plan.requests]
+        asked = [request for choice in plan.choices for request in choice.requests]
+        nodes = sorted({id for request in asked for id in (request.id, *request.nodes)})
         try:
             with contextlib.closing(LazyProvider(spec.provider, nodes)) as provider:
                 yield Session(spec, plan, owner(), folder, screen, interrupt, provider)
@@ -102,9 +105,15 @@ def run_folder(path: Path) -> RunFolder:
 
 def headline(spec: Spec, plan: Plan) -> str:
     kind = KINDS[spec.provider.kind]
-    place = f"{kind.place}, {spec.cluster.zones[0]}" if kind.billed else kind.place
-    cost = f", {plan.cost_per_hour_usd:.2f} USD/h" if plan.cost_per_hour_usd else ""
-    hosts = "1 host" if plan.hosts == 1 else f"{plan.hosts} hosts"
-    chips = "1 chip" if plan.chips == 1 else f"{plan.chips} chips"
-    slices = f"{spec.mode.slices} x {spec.cluster.accelerator.accelerator_type}"
-    return f"{spec.name}: {slices}, {hosts}, {chips}{cost if kind.billed else ''} ({place})"
+    first = plan.first
+    offer = first.offer
+    more = f", and {len(plan.choices) - 1} other choices" if len(plan.choices) > 1 else ""
+    place = f"{kind.place}, {offer.capacity} in {offer.zone}" if kind.billed else kind.place
+    if spec.cluster.coordinator not in ("here", "vm", "host0"):
+        place = f"of the Ray cluster at {spec.cluster.coordinator}"
+    cost = first.cost_per_hour_usd
+    price = f", {cost:.2f} USD/h" if cost else ", price unknown"
+    hosts = "1 host" if first.hosts == 1 else f"{first.hosts} hosts"
+    chips = "1 chip" if first.chips == 1 else f"{first.chips} chips"
+    slices = f"{spec.mode.slices} x {offer.accelerator.accelerator_type}"
+    return f"{spec.name}: {slices}, {hosts}, {chips}{price if kind.billed else ''} ({place}){more}"

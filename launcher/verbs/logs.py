@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from launcher import registry
 from launcher.errors import ConfigError
@@ -15,19 +20,52 @@ def logs(arguments: Arguments) -> int:
     if len(arguments.names) != 1:
         raise ConfigError("logs needs the name of one run; `python -m launcher status` lists them")
     name = arguments.names[0]
-    folder = run_folder(name, registry.record(name))
-    positions: dict[Path, int] = {}
     follow = "--follow" in arguments.flags
+    record = registry.record(name)
+    folder = run_folder(name, record)
+    with mirrored(record, follow) as is_fed:
+        show(name, folder, follow, is_fed)
+    return 0
+
+
+@contextlib.contextmanager
+def mirrored(record: Mapping[str, Any] | None, follow: bool) -> Iterator[Callable[[], bool]]:
+    """Bring the folder of a remote run up to now, and keep it so; gives whether more may come."""
+    if record is None or not record.get("remote"):
+        yield lambda: False
+        return
+    from launcher.remote import runs
+
+    if not follow:
+        runs.caught_up(record)
+        yield lambda: False
+        return
+    with ThreadPoolExecutor(1) as pool:
+        leaving = threading.Event()
+        feeding = pool.submit(runs.feed, record, leaving)
+        try:
+            yield lambda: not feeding.done()
+        finally:
+            leaving.set()
+    feeding.result()
+
+
+def show(name: str, folder: Path, follow: bool, is_fed: Callable[[], bool]) -> None:
+    positions: dict[Path, int] = {}
     while True:
-        record = registry.record(name)
-        going_on = follow and record is not None and registry.is_alive(record["supervisor"])
+        going_on = is_fed() or (follow and is_supervised(registry.record(name)))
         for path in sorted((folder / "logs").glob("attempt-*/*.log"), key=by_attempt):
             if path not in positions and path.parent not in {p.parent for p in positions}:
                 print(f"--- {path.parent.name.replace('-', ' ')} ---", flush=True)
             positions[path] = show_log(path, positions.get(path, 0), last=not going_on)
         if not going_on:
-            return 0
+            return
         time.sleep(0.2)
+
+
+def is_supervised(record: Mapping[str, Any] | None) -> bool:
+    """By a process of this machine."""
+    return record is not None and registry.is_alive(record["supervisor"])
 
 
 def show_log(path: Path, position: int, last: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher import registry
 from launcher.errors import ConfigError
-from launcher.record import phase, read_lines
+from launcher.record import phase, read_lines, runs_folder
 from launcher.verbs import Arguments
 
 
@@ -27,19 +27,30 @@ def status(arguments: Arguments) -> int:
             f", up: {', '.join(n.split('/')[-1] for n in state['nodes'])}" if state["nodes"] else ""
         )
         print(f"{state['name']}: {state['phase']}, {attempt}{step}{nodes}")
+    if not arguments.names:
+        tell_coordinators()
     if not states:
         print("no runs here and nothing is up")
     return 0
 
 
+def tell_coordinators() -> None:
+    if (registry.home() / "coordinators").is_dir():
+        from launcher.remote import vm
+
+        for found in vm.on_record():
+            users = ", ".join(vm.users_of(found)) or "no run"
+            print(f"{found.title} serves {users}")
+
+
 def known_names() -> list[str]:
     """Runs in this folder, and what is up anywhere on this machine."""
-    here = (path.parent.name for path in Path("runs").glob("*/events.jsonl"))
+    here = (path.parent.name for path in runs_folder().glob("*/events.jsonl"))
     return sorted({*here, *(record["name"] for record in registry.records())})
 
 
 def state_of(name: str) -> dict[str, Any]:
-    record = registry.record(name)
+    trouble, record = look(name)
     folder = run_folder(name, record)
     events = read_lines(folder / "events.jsonl")
     result = registry.read_json(folder / "result.json")
@@ -48,14 +59,37 @@ def state_of(name: str) -> dict[str, Any]:
     steps = read_lines(folder / "metrics.jsonl")
     return {
         "name": name,
-        "phase": phase_of(record, events, result),
+        "phase": trouble or phase_of(record, events, result),
         "attempt": attempt,
         "last_step": steps[-1].get("step") if steps else None,
-        "nodes": record["nodes"] if record else [],
+        "nodes": nodes_of(record, events),
         "endpoint": endpoint,
         "folder": str(folder),
         "result": result,
     }
+
+
+def look(name: str) -> tuple[str, dict[str, Any] | None]:
+    """The record of a run, after its folder was brought up to now if it is a mirror; and what is
+    the matter with the coordinator, if something is.
+    """
+    record = registry.record(name)
+    if record is None or not record.get("remote"):
+        return "", record
+    from launcher.remote import runs
+
+    trouble = runs.standing(record)
+    return trouble, registry.record(name)
+
+
+def nodes_of(record: Mapping[str, Any] | None, events: Sequence[Mapping[str, Any]]) -> list[str]:
+    if record is None:
+        return []
+    if not record.get("remote"):
+        return list(record["nodes"])
+    from launcher.remote import runs
+
+    return runs.nodes(events)
 
 
 def phase_of(
@@ -63,22 +97,28 @@ def phase_of(
     events: Sequence[Mapping[str, Any]],
     result: Mapping[str, Any] | None,
 ) -> str:
-    if result:
+    if result and not goes_on(record):
         return str(result["status"]) if record is None or not record["stays"] else "up"
     if record is None:
         supervisor = next((e["supervisor"] for e in reversed(events) if "supervisor" in e), None)
         return phase(events) if registry.is_alive(supervisor) else "gone"
-    if registry.is_alive(record["supervisor"]):
-        return phase(events)
+    if record.get("remote") or registry.is_alive(record["supervisor"]):
+        return phase(events) if not (record.get("remote") or {}).get("ended") else "up"
     return "up" if record["stays"] else "left behind (see gc)"
+
+
+def goes_on(record: Mapping[str, Any] | None) -> bool:
+    """Whether a job has yet to bring its result: one in the folder is of an earlier job."""
+    remote = (record or {}).get("remote")
+    return remote is not None and not remote.get("ended")
 
 
 def run_folder(name: str, record: Mapping[str, Any] | None) -> Path:
     """Raises ConfigError when neither this folder nor the machine knows the name."""
-    folder = Path(record["folder"]) if record else Path.cwd() / "runs" / name
+    folder = Path(record["folder"]) if record else runs_folder() / name
     if not folder.is_dir():
         raise ConfigError(
-            f"no run {name!r} in {Path.cwd() / 'runs'}, and nothing is up under this name;"
+            f"no run {name!r} in {runs_folder()}, and nothing is up under this name;"
             " `python -m launcher status` lists what there is"
         )
     return folder

@@ -251,7 +251,7 @@ def test_places_and_catalog(cloud: Cloud) -> None:
     assert "us-east5-a" in {location.location_id for location in found.locations}
     assert cloud.tpu.get_location({"name": ZONE}).location_id == "us-east5-a"
     with pytest.raises(exceptions.MethodNotImplemented):
-        list(cloud.tpu.list_queued_resources(parent=ZONE))
+        cloud.tpu.get_guest_attributes({"name": f"{ZONE}/nodes/any"})
 
 
 def test_accelerator_config_in_place_of_a_type(cloud: Cloud) -> None:

@@ -98,7 +98,7 @@ def test_a_death_in_a_collective_ends_the_gang_and_is_named(place: Place) -> Non
     result = place.result("dead")
     assert result["workload_exit_code"] == 137
     assert result["first_failure"]["member"] == "s0 h1"
-    assert result["seconds"]["run"] < 30
+    assert result["seconds"]["recovery"] < 30
     place.assert_clean()
 
 
@@ -111,7 +111,7 @@ def test_up_twice_is_one_cluster_and_runs_use_it(place: Place) -> None:
     place.run("cluster=v4-8", "name=one")
     assert [e["kind"] for e in place.events("one")].count("provisioning") == 1
     refused = place.run("run", "cluster=v4-16", "name=one", expect=2)
-    assert "one is up with other accelerator_types" in refused
+    assert "one is up as 1 x v4-8 on-demand in us-central2-b, not as what is asked" in refused
     place.run("down", "one")
     assert len(place.emulator("ledger")["left"]) == 1
     place.run("down", "--all")
@@ -147,18 +147,6 @@ def test_a_killed_run_is_cleaned_by_gc(place: Place, moment: str) -> None:
     process.wait()
     assert "gc --yes" in place.run("gc")
     place.run("gc", "--yes")
-    place.assert_clean()
-
-
-def test_gc_leaves_alone_what_another_machine_may_be_using(place: Place) -> None:
-    place.run("up", "cluster=v6e-1", "name=far")
-    record = place.home / "runs" / "far.json"
-    elsewhere = record.rename(place.home / "far.json")
-    shown = place.run("gc", "--yes")
-    assert "left alone: projects/emulated/locations" in shown
-    assert len(place.emulator("ledger")["left"]) == 1
-    elsewhere.rename(record)
-    place.run("down", "far")
     place.assert_clean()
 
 
@@ -221,7 +209,8 @@ def test_a_host_that_never_boots_is_named(place: Place) -> None:
 
 
 def test_a_stockout_is_told_in_the_servers_words(place: Place) -> None:
-    shown = place.run("provider.rules=[{fault: stockout}]", "name=none", expect=3)
+    words = ("provider.rules=[{fault: stockout}]", "cluster.queue_timeout=1s")
+    shown = place.run(*words, "name=none", expect=3)
     assert "There is no more capacity in the zone" in shown
     place.assert_clean()
 

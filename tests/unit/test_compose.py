@@ -60,8 +60,10 @@ def test_the_main_job(tmp_path: Path) -> None:
     made = spec(tmp_path, "cluster=v6e-16", "mode=jax", "workload=basic")
     assert made.name == "basic-v6e-16-1f2e"
     assert made.cluster.accelerator.accelerator_type == "v6e-16"
-    assert made.cluster.runtime_version == "v2-alpha-tpuv6e"
-    assert made.cluster.zones == made.cluster.accelerator.zones[:1]
+    (offer,) = made.cluster.offers
+    assert offer.runtime_version == "v2-alpha-tpuv6e"
+    assert (offer.capacity, offer.zone) == ("on-demand", offer.accelerator.zones[0])
+    assert made.notes == ()
     assert made.mode.requirements == ("jax[tpu]",)
     assert (made.mode.framework, made.mode.slices) == ("jax", 1)
     assert made.provider.kind == "local"
@@ -90,7 +92,7 @@ def test_a_script_of_the_user(tmp_path: Path, write: Write) -> None:
 def test_every_published_type_without_a_file(tmp_path: Path) -> None:
     made = spec(tmp_path, "cluster.accelerator_type=v5p-1024", "name=a")
     assert made.cluster.accelerator.hosts == 128
-    assert spec(tmp_path, "cluster.accelerator_type=tpu7x-16").cluster.runtime_version
+    assert spec(tmp_path, "cluster.accelerator_type=tpu7x-16").cluster.offers[0].runtime_version
 
 
 def test_up_needs_no_workload(tmp_path: Path) -> None:
@@ -115,8 +117,8 @@ def test_seconds_zones_labels_and_folders(tmp_path: Path) -> None:
         "retry.backoff=1.5m",
         "workload.checkpoint_dir=out",
     )
-    assert made.cluster.zones == ("us-east5-b",)
-    assert made.cluster.labels == {"team-x": "007"}
+    assert [offer.zone for offer in made.cluster.offers] == ["us-east5-b"]
+    assert made.cluster.machine.labels == {"team-x": "007"}
     assert (made.retry.backoff, made.retry.grace) == (90, 30)
     assert made.workload is not None
     assert made.workload.checkpoint_dir == str(tmp_path / "out")
@@ -181,6 +183,132 @@ def test_a_secret_is_known_through_other_keys(
     made = workload(tmp_path, *direct, *chain)
     assert made.env["C"] == "x-canary"
     assert made.secret_env == {"TOKEN", "B", "C"}
+
+
+# The slices that are asked for
+
+
+def offers(cwd: Path, *overrides: str) -> list[tuple[str, str, str]]:
+    made = spec(cwd, *overrides).cluster.offers
+    return [(each.accelerator.accelerator_type, each.capacity, each.zone) for each in made]
+
+
+def test_every_combination_is_an_offer_in_order(tmp_path: Path) -> None:
+    assert offers(
+        tmp_path,
+        "cluster.accelerator_type=[v6e-8,v4-8]",
+        "cluster.capacity=[spot,queued-reserved]",
+        "cluster.zone=[us-east5-b,us-central2-b]",
+    ) == [
+        (name, capacity, zone)
+        for name in ("v6e-8", "v4-8")
+        for capacity in ("spot", "queued-reserved")
+        for zone in ("us-east5-b", "us-central2-b")
+    ]
+
+
+def test_any_zone_is_each_that_offers_the_type(tmp_path: Path) -> None:
+    made = offers(tmp_path, "cluster.accelerator_type=[v5p-8,v4-8]", "cluster.zone=any")
+    zones = ["us-central1-a", "us-east5-a", "europe-west4-b"]
+    assert set(made) == {("v5p-8", "on-demand", zone) for zone in zones} | {
+        ("v4-8", "on-demand", "us-central2-b")
+    }
+    first = offers(tmp_path, "cluster=v6e-8", "cluster.zone=[us-east5-b,any]")
+    assert first[0][2] == "us-east5-b"
+    assert len(first) == len(set(first)) == 7
+
+
+def test_old_names_of_capacities_are_those_of_today(tmp_path: Path) -> None:
+    words = "cluster.capacity=[preemptible,spot,queued-preemptible]"
+    assert [capacity for _, capacity, _ in offers(tmp_path, words)] == ["spot", "queued-spot"]
+    assert len(spec(tmp_path, words).notes) == 2
+
+
+def test_all_that_is_asked_of_the_machines(tmp_path: Path, write: Write) -> None:
+    write(
+        "conf/experiment/mine.yaml",
+        f"""{GLOBAL}cluster:
+  accelerator_type: [v4-8, v5litepod-8]
+  capacity: [queued-reserved, flex-start]
+  valid_after: 2026-12-01T08:00:00Z
+  valid_until: 2026-12-02T08:00:00+01:00
+  max_run_time: 168h
+  reservation: mine
+  zone: [us-central2-b, us-west4-a]
+  network: default
+  external_ips: true
+  tags: [ssh]
+  service_account: 123-compute@developer.gserviceaccount.com
+  scopes: ["https://www.googleapis.com/auth/cloud-platform"]
+  data_disks:
+    - source: projects/p1/zones/us-west4-a/disks/one
+    - {{source: projects/p1/zones/us-central2-b/disks/two, mode: READ_ONLY}}
+  startup: ["mkdir -p '/mnt/a b'", 'echo \\${{HOME}}']
+  env: {{A: 1e-5, B: 010, C: ~}}
+  coordinator: vm
+  vm: {{name: head, on_down: stop}}
+""",
+    )
+    made = spec(tmp_path, "experiment=mine", "cluster.env.D=yes").cluster
+    assert made.queue.valid_after == "2026-12-01T08:00:00Z"
+    assert made.queue.valid_until == "2026-12-02T08:00:00+01:00"
+    assert (made.queue.max_run_time, made.queue.reservation) == (604800, "mine")
+    assert (made.machine.network, made.machine.external_ips) == ("default", True)
+    assert made.machine.data_disks == (
+        ("projects/p1/zones/us-west4-a/disks/one", "READ_WRITE"),
+        ("projects/p1/zones/us-central2-b/disks/two", "READ_ONLY"),
+    )
+    assert made.machine.startup == ("mkdir -p '/mnt/a b'", "echo ${HOME}")
+    assert made.machine.env == {"A": "1e-5", "B": "010", "D": "yes"}
+    assert (made.coordinator, made.vm.name, made.vm.on_down) == ("vm", "head", "stop")
+    assert made.vm.machine_type == "e2-standard-4"
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["here", "vm", "host0", "10.0.0.2:8265", "http://head.example:8265", "https://[::1]:8265/"],
+)
+def test_where_the_head_may_live(tmp_path: Path, given: str) -> None:
+    assert spec(tmp_path, f"cluster.coordinator='{given}'").cluster.coordinator == given
+
+
+def test_durations_and_times_of_the_command_line(tmp_path: Path) -> None:
+    later = ("cluster.capacity=queued-spot", "cluster.queue_timeout=3h")
+    assert spec(tmp_path, *later, "cluster.valid_after=2h").cluster.queue.valid_after == 7200
+    time_of_day = "2026-12-01T08:00:00Z"
+    made = spec(tmp_path, *later, f"cluster.valid_until={time_of_day}")
+    assert made.cluster.queue.valid_until == time_of_day
+
+
+GOOGLE = ("provider=google", "provider.project=my-project")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["cluster.capacity=preemptible"], "old name of spot"),
+        (["cluster.runtime_version=tpu-ubuntu2204-base"], "made for v2, v3, v4; on v6e"),
+        (["cluster=v4-8", "cluster.runtime_version=v2-alpha-tpuv6e"], "made for v6e; on v4"),
+        (GOOGLE, "Cloud NAT"),
+    ],
+)
+def test_notes(tmp_path: Path, overrides: list[str], told: str) -> None:
+    (note,) = spec(tmp_path, *overrides).notes
+    assert told in note
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["cluster=v5litepod-8", "cluster.runtime_version=v2-alpha-tpuv5"],
+        ["cluster=v5p-8", "cluster.runtime_version=tpu-ubuntu2204-base"],
+        ["cluster=v6e-8", "cluster.runtime_version=v2-alpha-tpuv6e"],
+        ["cluster=v6e-8", "cluster.runtime_version=one-of-tomorrow"],
+        [*GOOGLE, "cluster.external_ips=true"],
+    ],
+)
+def test_nothing_to_note(tmp_path: Path, overrides: list[str]) -> None:
+    assert spec(tmp_path, *overrides).notes == ()
 
 
 # Values as written
@@ -289,6 +417,13 @@ def test_merged_and_aliased_values_keep_their_text(tmp_path: Path, write: Write)
 
 # What is refused
 
+NOON = "2026-12-01T12:00:00Z"
+FLEX = ("cluster.capacity=flex-start",)
+QUEUED = ("cluster.capacity=queued-spot",)
+RESERVED = ("cluster.capacity=queued-reserved",)
+BOTH = ("cluster.valid_after=10m",)
+DISK = "projects/p1/zones/us-central1-b/disks/one"
+
 TABLE = [
     (["cluster=v6e_16"], "cluster", "did you mean v6e-16?"),
     (["cluster=V6E-16"], "cluster", "did you mean v6e-16?"),
@@ -349,12 +484,62 @@ TABLE = [
     (["cluster.zone=[]"], "cluster.zone", ""),
     (["cluster.zone=us-east5"], "cluster.zone", ""),
     (["cluster.zone=us-east-5b"], "cluster.zone", ""),
-    (["cluster.zone=[us-east5-b,us-east5-a]"], "cluster.zone", "the one that you prefer"),
     (["cluster=v4-8", "cluster.zone=us-east5-b"], "cluster.zone", "it is in us-central2-b"),
     (["provider.rules=[{fault: premept}]"], "provider.rules.0.fault", ""),
     (["provider.rules=[{fault: preempt},{fault: kill-host}]"], "provider.rules.1.worker", ""),
-    (["retry.hang_timeout=1h"], "retry.hang_timeout", ""),
+    (["retry.hang_time=1h"], "retry.hang_time", ""),
+    (["cluster.zone=[us-central2-b,us-west1-c]"], "cluster.zone", "it is in us-central1-b"),
+    (["cluster.accelerator_type=[v6e-8,v6e-8]"], "cluster.accelerator_type", ""),
+    (["cluster.capacity=[]"], "cluster.capacity", ""),
+    (["cluster.capacity=flex-start"], "cluster.max_run_time", "at most 168h"),
+    ([*FLEX, "cluster.max_run_time=169h"], "cluster.max_run_time", ""),
+    ([*FLEX, "cluster.max_run_time=0s"], "cluster.max_run_time", ""),
+    (["cluster.valid_until=10m", "cluster.capacity=spot"], "cluster.valid_until", "flex-start"),
+    ([*QUEUED, "cluster.valid_after=2h"], "cluster.valid_after", "cluster.queue_timeout"),
+    ([*QUEUED, "cluster.valid_until=2026-12-01"], "cluster.valid_until", ""),
+    ([*QUEUED, "cluster.valid_until=2026-12-01T08:00:00"], "cluster.valid_until", ""),
+    ([*QUEUED, "cluster.valid_until=2026-13-01T08:00:00Z"], "cluster.valid_until", ""),
+    ([*QUEUED, *BOTH, "cluster.valid_until=20m"], "cluster.valid_until", "leave one of them"),
+    ([*QUEUED, *BOTH, f"cluster.valid_until={NOON}"], "cluster.valid_until", "leave one of them"),
+    (
+        [*QUEUED, f"cluster.valid_after={NOON}", f"cluster.valid_until={NOON}"],
+        "cluster.valid_until",
+        "",
+    ),
+    (
+        ["cluster.reservation=mine", "cluster.capacity=reserved"],
+        "cluster.reservation",
+        "a node that is created at once cannot name one",
+    ),
+    (
+        ["cluster.reservation=projects/p/locations/z/reservations/mine", *RESERVED],
+        "cluster.reservation",
+        "such as mine",
+    ),
     (["cluster.labels.Team=x"], "cluster.labels.Team", ""),
+    (
+        [f"cluster.data_disks=[{{source:{DISK}}}]", "cluster=v6e-16"],
+        "cluster.data_disks.0.mode",
+        "READ_ONLY",
+    ),
+    (
+        [f"cluster.data_disks=[{{source:{DISK}}}]", "cluster=v6e-8", "mode.slices=2"],
+        "cluster.data_disks.0.mode",
+        "READ_ONLY",
+    ),
+    (
+        [f"cluster.data_disks=[{{source:{DISK}}}]", "cluster=v4-8"],
+        "cluster.data_disks.0.source",
+        "set cluster.zone",
+    ),
+    ([f"cluster.startup=[{'x' * 270_000}]"], "cluster.startup", "a bucket of yours"),
+    (["cluster.env.A='a\0b'"], "cluster.env.A", ""),
+    (["cluster.coordinator=head"], "cluster.coordinator", ""),
+    (["cluster.coordinator='http://u:p@h:8265'"], "cluster.coordinator", ""),
+    (["cluster.coordinator=host0", "mode.slices=2"], "cluster.coordinator", "vm"),
+    (["~cluster.vm.zone"], "cluster.vm.zone", ""),
+    (["cluster.vm=null"], "cluster.vm", ""),
+    (["workload.requirements=['jax==${oc.env:A_VERSION}']"], "workload.requirements.0", ""),
     (["provider=google"], "provider.project", "GOOGLE_CLOUD_PROJECT"),
     (
         ["provider=google", "provider.project=p1", "cluster.accelerator_type=tpu7x-16"],
@@ -386,7 +571,9 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "key", "hint"), TABLE, ids=[str(row[0]) for row in TABLE])
+@pytest.mark.parametrize(
+    ("overrides", "key", "hint"), TABLE, ids=[str(row[0])[:80] for row in TABLE]
+)
 def test_one_wrong_thing_is_one_problem(
     tmp_path: Path,
     write: Write,
@@ -396,13 +583,84 @@ def test_one_wrong_thing_is_one_problem(
     hint: str,
 ) -> None:
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    monkeypatch.setenv("A_VERSION", "0.10.2")
     write("empty.py", "")
     write("folder/x.py", "")
     write("../other.py", "print()")
     found = problems(tmp_path, *overrides)
-    assert set(found) <= {key, *(["retry.backoff"] if len(overrides) == 2 else [])}
+    assert set(found) <= {key, *(["retry.backoff"] if "retry.backoff" in overrides[0] else [])}
     assert hint in found[key].hint
     assert found[key].where
+
+
+# Many wrong things of one configuration, by what finds them: each is told, with its key and mend.
+FORMS = {
+    "cluster.accelerator_type=[v4-8,v6e_8]": {"cluster.accelerator_type.1": "did you mean v6e-8?"},
+    "cluster.zone=[us-east5-b,us-east-5b]": {"cluster.zone.1": ""},
+    "cluster.max_run_time=1h": {"cluster.max_run_time": ""},
+    "cluster.valid_after=10m": {"cluster.valid_after": "queued-on-demand"},
+    "cluster.reservation=mine": {"cluster.reservation": "queued-reserved"},
+    "cluster.tags=[ssh,Team_A]": {"cluster.tags.1": "a-z"},
+    "cluster.labels.launcher-run=x": {"cluster.labels.launcher-run": "does not begin"},
+    "cluster.service_account=me": {"cluster.service_account": "iam.gserviceaccount.com"},
+    "cluster.scopes=[cloud-platform]": {
+        "cluster.scopes.0": "https://www.googleapis.com/auth/cloud-platform"
+    },
+    "cluster.data_disks=[{source:d,mode:READ_ONLY}]": {"cluster.data_disks.0.source": "ZONE"},
+    "cluster.startup=[a,\"b\nc\",'d\0','${oc.env:HOME}']": {
+        "cluster.startup.1": "one line each",
+        "cluster.startup.2": "one line each",
+        "cluster.startup.3": "workload.env",
+    },
+    "cluster.env.A-B=1": {"cluster.env.A-B": ""},
+    "cluster.env.A='${oc.env:HOME}'": {"cluster.env.A": "workload.env"},
+    "cluster.env.TPU_WORKER_ID=1": {"cluster.env.TPU_WORKER_ID": "workload.env"},
+    "cluster.env.RAY_ADDRESS=1": {"cluster.env.RAY_ADDRESS": ""},
+    "cluster.env.MEGASCALE_PORT=1": {"cluster.env.MEGASCALE_PORT": ""},
+    "cluster.coordinator='10.0.0.2:99999'": {"cluster.coordinator": "65535"},
+    "cluster.vm.name=Head": {"cluster.vm.name": "a-z"},
+    "cluster.vm.zone=us-east5": {"cluster.vm.zone": ""},
+    "cluster.vm.machine_type=big": {"cluster.vm.machine_type": "e2-standard-4"},
+    "cluster.vm.image=ubuntu": {"cluster.vm.image": "projects/ubuntu-os-cloud"},
+    "cluster.vm.service_account=me": {"cluster.vm.service_account": "gserviceaccount"},
+}
+KINDS = {
+    "cluster.accelerator_type=[]": {"cluster.accelerator_type": ""},
+    "cluster.capacity=[spot,cheap]": {"cluster.capacity": ""},
+    "cluster.zone=[us-east5-b,us-east5-b]": {"cluster.zone": ""},
+    "cluster.queue_timeout=null": {"cluster.queue_timeout": ""},
+    "cluster.valid_until=tomorrow": {"cluster.valid_until": ""},
+    "cluster.tags=[a,a]": {"cluster.tags": ""},
+    "cluster.external_ips=maybe": {"cluster.external_ips": ""},
+    f"cluster.data_disks=[d,{{mode:RW}},{{source:{DISK},mod:x}}]": {
+        "cluster.data_disks.0": "",
+        "cluster.data_disks.1.source": "",
+        "cluster.data_disks.1.mode": "",
+        "cluster.data_disks.2.mod": "did you mean mode?",
+    },
+    "cluster.startup=echo": {"cluster.startup": ""},
+    "cluster.coordinator=there": {"cluster.coordinator": ""},
+    "cluster.vm.disk=50": {"cluster.vm.disk": "did you mean disk_gb?"},
+    "cluster.vm.disk_gb=9": {"cluster.vm.disk_gb": ""},
+    "cluster.vm.on_down=keep": {"cluster.vm.on_down": ""},
+}
+
+
+@pytest.mark.parametrize("table", [FORMS, KINDS], ids=["forms", "kinds"])
+def test_all_that_is_wrong_with_the_cluster_is_told(
+    tmp_path: Path, table: dict[str, dict[str, str]]
+) -> None:
+    found = problems(tmp_path, *table)
+    expected = {key: hint for keys in table.values() for key, hint in keys.items()}
+    assert set(found) == set(expected)
+    assert [key for key, hint in expected.items() if hint not in found[key].hint] == []
+    wheres = {key: override for override, keys in table.items() for key in keys}
+    assert {key: each.where for key, each in found.items()} == wheres
+
+
+def test_why_a_ray_client_address_is_refused(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "cluster.coordinator='ray://10.0.0.2:10001'").values()
+    assert "submitted as a Ray job" in found.message
 
 
 @pytest.mark.parametrize("word", ["foo", "-x", "=3", "", "实验"])
@@ -500,7 +758,7 @@ def test_each_value_of_a_sweep_is_in_a_trial_that_is_checked() -> None:
 def test_google_may_offer_a_zone_that_the_table_does_not_know(tmp_path: Path) -> None:
     google = ("provider=google", "provider.project=p1", "cluster=v4-8")
     made = spec(tmp_path, *google, "cluster.zone=us-east9-ai1b")
-    assert made.cluster.zones == ("us-east9-ai1b",)
+    assert made.cluster.offers[0].zone == "us-east9-ai1b"
 
 
 def test_a_wrong_rule_of_a_file_is_told_with_its_line(tmp_path: Path, write: Write) -> None:
@@ -562,6 +820,20 @@ def test_all_problems_at_once_and_soon(tmp_path: Path, write: Write) -> None:
         "cluster.labels.x=${oc.env:A_TOKEN}",
         "workload.requirements=['${oc.env:A_TOKEN}']",
         "cluster.zone=${oc.env:A_TOKEN}",
+        "cluster.zone=[us-east5-b,'${oc.env:A_TOKEN}']",
+        "cluster.accelerator_type=[v4-8,'${oc.env:A_TOKEN}']",
+        "cluster.capacity=${oc.env:A_TOKEN}",
+        "cluster.max_run_time=${oc.env:A_TOKEN}",
+        "cluster.valid_until=${oc.env:A_TOKEN}",
+        "cluster.tags=['${oc.env:A_TOKEN}']",
+        "cluster.scopes=['${oc.env:A_TOKEN}']",
+        "cluster.service_account=${oc.env:A_TOKEN}",
+        "cluster.data_disks=[{source:'${oc.env:A_TOKEN}'}]",
+        "cluster.startup=['${oc.env:A_TOKEN}']",
+        "cluster.env.A=${oc.env:A_TOKEN}",
+        "cluster.coordinator=${oc.env:A_TOKEN}",
+        "cluster.vm.name=${oc.env:A_TOKEN}",
+        "cluster.vm.image=${oc.env:A_TOKEN}",
         "provider.rules=[{fault:'${oc.env:A_TOKEN}'}]",
         "provider.rules=[{fault:kill-host,worker:'${oc.env:A_TOKEN}'}]",
     ],

@@ -17,6 +17,7 @@ from referencing.jsonschema import DRAFT7
 
 from launcher import spec
 from launcher.accelerators import all_types
+from launcher.capacity import CAPACITIES, CURRENT
 from launcher.compose import CONF, SCHEMAS, WORKLOADS, compose
 from launcher.config.schema import known_keys, load_schemas
 
@@ -90,6 +91,12 @@ def test_every_schema_is_valid_closed_and_described(name: str, schemas: dict[str
         assert [key for key, part in schema["properties"].items() if not _described(part)] == []
 
 
+def test_the_schema_knows_every_capacity_and_every_file(schemas: dict[str, Any]) -> None:
+    kinds = schemas["cluster.json"]["definitions"]
+    assert set(kinds["capacity"]["anyOf"][0]["enum"]) == {*CAPACITIES, *CURRENT}
+    assert set(kinds["acceleratorType"]["anyOf"][0]["enum"]) == SIZES
+
+
 def test_every_reference_is_there(schemas: dict[str, Any]) -> None:
     for reference in _references(list(schemas.values())):
         name, _, path = reference.partition("#/")
@@ -109,7 +116,16 @@ def test_the_schema_and_the_primary_file_know_the_same_keys(schemas: dict[str, A
 @pytest.mark.parametrize(
     ("name", "noun", "made_of"),
     [
-        ("cluster.json", spec.Cluster, {"accelerator": {"accelerator_type"}, "zones": {"zone"}}),
+        (
+            "cluster.json",
+            spec.Cluster,
+            {
+                "offers": {"accelerator_type", "capacity", "zone", "runtime_version"},
+                "queue": {field.name for field in dataclasses.fields(spec.Queue)},
+                "machine": {field.name for field in dataclasses.fields(spec.Machine)},
+            },
+        ),
+        ("vm.json", spec.CoordinatorVm, {}),
         ("mode.json", spec.Mode, {"name": set()}),
         (
             "workload.json",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from fnmatch import fnmatch
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from jsonschema import Draft7Validator
 from referencing import Registry, Resource
 
 from launcher.accelerators import all_types, lookup
-from launcher.emulator import guest, init
+from launcher.emulator import faults, guest, init
 from launcher.emulator.api_errors import ApiError, injected
 from launcher.emulator.client import default_state_dir
 from launcher.emulator.faults import CODES, FAULTS
@@ -40,6 +41,11 @@ VALUES: dict[str, Any] = {
     "worker": 1,
     "count": 2,
     "code": "ABORTED",
+    "limit": 32,
+    "endpoints": 3,
+    "state": "REPAIRING",
+    "health": "TIMEOUT",
+    "symptom": "OUT_OF_MEMORY",
     **dict.fromkeys(("seconds", "lasts", "notice", "after"), "1s"),
 }
 
@@ -77,7 +83,11 @@ def test_a_rule_strikes_whom_it_names_and_as_often_as_it_says() -> None:
 
 def test_faults_know_their_defaults() -> None:
     rule = parse({"fault": "lost-reply"})
-    assert (rule.method, rule.count) == ("CreateNode", 1)
+    assert rule.count == 1
+    ours = [
+        m for m in ("CreateNode", "CreateQueuedResource", "CreateOther") if fnmatch(m, rule.method)
+    ]
+    assert ours == ["CreateNode", "CreateQueuedResource"]
     assert parse({"fault": "stockout"}).count is None
     error = injected("PERMISSION_DENIED", "no")
     assert (error.code, error.number) == (grpc.StatusCode.PERMISSION_DENIED, 7)
@@ -85,6 +95,19 @@ def test_faults_know_their_defaults() -> None:
 
 def test_codes_are_those_of_grpc() -> None:
     assert [*CODES] == [name for name in grpc.StatusCode.__members__ if name != "OK"]
+
+
+@pytest.mark.parametrize(
+    ("names", "enum"),
+    [
+        (faults.NODE_STATES, v2.Node.State),
+        (faults.QUEUED_STATES, v2.QueuedResourceState.State),
+        (faults.HEALTHS, v2.Node.Health),
+        (faults.SYMPTOMS, v2.Symptom.SymptomType),
+    ],
+)
+def test_names_are_those_of_the_api(names: tuple[str, ...], enum: Any) -> None:
+    assert set(names) == {member.name for member in enum if member.value}
 
 
 def test_rules_for_some_nodes_strike_no_others() -> None:
@@ -107,7 +130,7 @@ def test_rules_for_some_nodes_strike_no_others() -> None:
         ({"fault": "stokout"}, ["did you mean stockout?"]),
         ({}, ["fault: not set", "there are preempt"]),
         ({"fault": ["stockout"]}, ["no fault"]),
-        ({"fault": "stockout", "notice": "1s"}, ["notice", "it takes node, zone, count"]),
+        ({"fault": "stockout", "notice": "1s"}, ["notice", "it takes node, zone, lasts, count"]),
         ({"fault": "stockout", "cuont": 1, 2: 3}, ["cuont", "did you mean count?", "2: no option"]),
         ({"fault": "kill-host", "after": "5s"}, ["worker: kill-host needs it"]),
         ({"fault": "preempt", "node": 3, "zone": ""}, ["node: 3 is no text", "zone: '' is no"]),

@@ -2,118 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import os
+import re
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from launcher import member
+from launcher import cluster, fanout, member
+from launcher.agent import clean_environment
+from launcher.descendants import has_ended
 from launcher.gang import Gang
-from launcher.member import Ending, Member
-
-AGENT = """
-import json, sys, threading
-from pathlib import Path
-from launcher import agent
-agent.adopt_orphans()
-order = json.loads(sys.stdin.readline())
-gang = agent.HostProcesses(order, Path(order["cwd"]), agent.clean_environment(dict(order["base"])))
-threading.Event().wait()
-"""
-PLACES = [(0, 0), (0, 1)]
-
-
-class Feed:
-    def __init__(self) -> None:
-        self.bytes: dict[Member, bytes] = {}
-        self.lines: list[str] = []
-        self.endings: list[Ending] = []
-
-    def output(self, member: Member, chunk: bytes) -> None:
-        self.bytes[member] = self.bytes.get(member, b"") + chunk
-
-    def metrics(self, member: Member, line: str) -> None:
-        self.lines.append(line)
-
-    def ended(self, ending: Ending) -> None:
-        self.endings.append(ending)
-
-
-class Hosts:
-    """Two agents, each in a process of its own, as on two hosts."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.gang = Gang("127.0.0.9", PLACES, [Member(*p) for p in PLACES])
-        self.agents: list[subprocess.Popen[bytes]] = []
-        self.feed = Feed()
-
-    def start(self, *argvs: list[str], env: dict[str, str] | None = None) -> None:
-        for place, argv in zip(PLACES, argvs, strict=True):
-            home = self.folder / str(place[1])
-            home.mkdir()
-            order = {
-                "callback": self.gang.callback,
-                "key": self.gang.key,
-                "host": list(place),
-                "cwd": str(self.folder),
-                "base": {"PATH": os.environ["PATH"]},
-                "grace": 0.2,
-                "processes": [{"process": 0, "argv": argv, "env": env or {}}],
-            }
-            agent = subprocess.Popen(
-                [sys.executable, "-c", AGENT],
-                stdin=subprocess.PIPE,
-                env=os.environ | {"HOME": str(home)},
-            )
-            assert agent.stdin
-            agent.stdin.write(json.dumps(order).encode() + b"\n")
-            agent.stdin.close()
-            self.agents.append(agent)
-        self.gang.await_links()
-
-    def follow(self) -> list[Ending]:
-        return self.gang.follow(self.feed, lambda _: None)
-
-    def stop(self, grace: float = 0.3) -> list[Ending]:
-        left = set(self.gang.members.values()) - {e.member for e in self.feed.endings}
-        return self.gang.stop(self.feed, grace, left)
-
-    def descendants(self) -> list[psutil.Process]:
-        found = []
-        for agent in self.agents:
-            found += psutil.Process(agent.pid).children(recursive=True)
-        return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
+from launcher.member import Member
+from tests.unit.hosts import PLACES, SLEEP, Feed, Host, Hosts, python, wait_until
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
     made = Hosts(tmp_path)
     yield made
-    made.gang.close()
-    for agent in made.agents:
-        agent.kill()
-        agent.wait()
-
-
-def python(text: str) -> list[str]:
-    return [sys.executable, "-c", text]
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    made.close()
 
 
 def test_output_and_arguments_arrive_byte_for_byte(hosts: Hosts) -> None:
@@ -124,6 +37,22 @@ def test_output_and_arguments_arrive_byte_for_byte(hosts: Hosts) -> None:
     hosts.start([*python(show), *odd], python("pass"))
     assert [e.code for e in hosts.follow()] == [0, 0]
     assert hosts.feed.bytes[Member(0, 0)] == repr(odd).encode() + b"\xff\r no newline"
+
+
+def test_a_program_that_opens_its_own_output_loses_nothing(hosts: Hosts) -> None:
+    """On Linux `echo 2 > /dev/stderr` opens anew, and would truncate, what stderr is."""
+    hosts.start(["bash", "-c", "echo 1; echo 2 > /dev/stderr; echo 3"], python("pass"))
+    assert [e.code for e in hosts.follow()] == [0, 0]
+    assert hosts.feed.bytes[Member(0, 0)] == b"1\n2\n3\n"
+
+
+def test_a_daemon_that_keeps_the_output_does_not_hide_the_end(hosts: Hosts) -> None:
+    leave = "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(600)\nraise SystemExit(5)"
+    hosts.start(python(leave), python(SLEEP))
+    (first,) = hosts.follow()
+    assert first.code == 5
+    hosts.stop()
+    assert not hosts.descendants()
 
 
 def test_first_failure_ends_the_gang_and_is_named(hosts: Hosts) -> None:
@@ -154,16 +83,17 @@ time.sleep(600)
 
 
 def test_a_dead_host_is_noticed_at_once(hosts: Hosts) -> None:
-    sleep = python("import time; print('on', flush=True); time.sleep(600)")
-    hosts.start(sleep, sleep)
-    wait_until(lambda: len(hosts.gang.links) == 2)
-    for process in [*hosts.descendants(), psutil.Process(hosts.agents[1].pid)]:
-        if process.pid != hosts.agents[0].pid and hosts.agents[0].pid != process.ppid():
-            process.kill()
+    hosts.start(python(SLEEP), python(SLEEP))
     killed = time.time()
+    hosts.hosts[0, 1].kill()
     (lost,) = hosts.follow()
     assert (lost.member, lost.code) == (Member(0, 1), None)
     assert lost.time - killed < 1
+    (ended,) = hosts.stop()
+    assert (ended.member, ended.code, ended.collateral) == (Member(0, 0), -15, True)
+    report = hosts.gang.report([lost, ended])
+    assert [(h.place, h.alive) for h in report.hosts] == [((0, 0), True), ((0, 1), False)]
+    assert report.hosts[1].broke_at == pytest.approx(killed, abs=1)
 
 
 def test_metrics_are_forwarded_whole_lines_only(hosts: Hosts) -> None:
@@ -177,19 +107,19 @@ with open(os.environ["LAUNCHER_METRICS"], "a") as f:
     assert hosts.feed.lines == ['{"step": 1}\n', '{"step": 2}\n']
 
 
-@pytest.mark.parametrize(("name", "code"), [("no-such-program", 127), ("./plain.txt", 126)])
-def test_what_cannot_be_started_ends_as_in_a_shell(hosts: Hosts, name: str, code: int) -> None:
-    (hosts.folder / "plain.txt").write_text("not a program")
+@pytest.mark.parametrize(("name", "expected"), [("no-such-program", 127), ("./plain.txt", 126)])
+def test_what_cannot_be_started_ends_as_in_a_shell(hosts: Hosts, name: str, expected: int) -> None:
+    code = hosts.hosts[0, 0].home / ".launcher" / "code" / "c0de"
+    (code / "plain.txt").write_text("not a program")
     hosts.start([name], python("import time; time.sleep(600)"))
     (first,) = hosts.follow()
-    assert first.code == code
+    assert first.code == expected
+    assert "cannot start" in first.tail
     hosts.stop()
-    assert b"cannot start" in hosts.feed.bytes[Member(0, 0)]
+    assert b"launcher: cannot start" in hosts.feed.bytes[Member(0, 0)]
 
 
 def test_foreign_variables_do_not_reach_a_process(hosts: Hosts) -> None:
-    from launcher.agent import clean_environment
-
     base = {"MEGASCALE_NUM_SLICES": "3", "TPU_WORKER_HOSTNAMES": "bogus", "RAY_ADDRESS": "x"}
     clean = clean_environment({**base, "LANG": "C"})
     assert not base.keys() & clean.keys()
@@ -215,7 +145,7 @@ def test_a_silent_host_is_noticed_while_another_one_talks() -> None:
         links.append(link)
     gang.await_links()
     for place in PLACES:
-        gang.heard[place] = time.monotonic()
+        gang.links.heard[place] = time.monotonic()
     talking = threading.Event()
 
     def talk() -> None:
@@ -240,7 +170,7 @@ def test_a_stranger_is_hung_up_on() -> None:
     with socket.create_connection((address, int(port))) as link:
         link.sendall(b'{"kind": "hello", "key": "guess", "host": [0, 0]}\n')
         assert link.recv(1) == b""
-    assert not gang.links
+    assert not gang.links.sockets
     gang.close()
 
 
@@ -263,3 +193,111 @@ def test_one_that_ends_well_while_the_others_hang_has_failed_them(hosts: Hosts) 
     assert (early.member, early.code) == (Member(0, 1), 124)
     assert "while s0 h0 went on" in early.reason
     hosts.stop()
+
+
+def test_the_last_words_go_along_with_an_ending(hosts: Hosts) -> None:
+    hosts.start(python("print('x' * 9000); print('last'); raise SystemExit(3)"), python(SLEEP))
+    (first,) = hosts.follow()
+    assert first.tail.endswith("xxx\nlast\n")
+    assert len(first.tail) == 4096
+
+
+def test_what_is_left_of_a_group_may_finish_its_last_words(hosts: Hosts) -> None:
+    hosts.start(["bash", "-c", "(sleep 0.2; echo last) &"], python(SLEEP))
+    wait_until(lambda: hosts.gang._take(hosts.feed, set(hosts.gang.members.values())))
+    assert hosts.feed.bytes[Member(0, 0)] == b"last\n"
+
+
+def test_a_supervisor_that_stood_still_does_not_hold_it_against_the_hosts(hosts: Hosts) -> None:
+    hosts.start(python("import time; time.sleep(2.5)"), python("import time; time.sleep(2.5)"))
+    hosts.gang.silence = 2.0
+    slept = []
+
+    def pause(_: float) -> None:
+        if not slept:
+            slept.append(time.sleep(2.2))
+            for place in PLACES:  # the heartbeats wait unread
+                hosts.gang.links.heard[place] -= 2.2
+
+    assert [e.code for e in hosts.gang.follow(hosts.feed, pause)] == [0, 0]
+
+
+def test_a_frozen_host_is_lost(hosts: Hosts) -> None:
+    hosts.start(python(SLEEP), python(SLEEP))
+    hosts.gang.silence = 4.0
+    hosts.hosts[0, 1].process.send_signal(19)  # SIGSTOP
+    (lost,) = hosts.follow()
+    assert (lost.member, lost.code, lost.reason) == (
+        Member(0, 1),
+        None,
+        "its host was silent for 4 s",
+    )
+    (ended,) = hosts.stop()
+    assert ended.member == Member(0, 0)
+    frozen = hosts.gang.report([lost, ended]).hosts[1]
+    assert frozen.alive is False
+    assert frozen.silent_since is not None
+    assert 3 < lost.time - frozen.silent_since < 30
+    hosts.hosts[0, 1].process.send_signal(18)  # when it wakes, it obeys
+    wait_until(lambda: not hosts.descendants())
+
+
+def test_an_attempt_is_followed_to_its_end_and_forgotten(hosts: Hosts) -> None:
+    attempt = fanout.Attempt(0, "c0de", {}, 0.2, None)
+
+    def begin() -> list[member.Ending]:
+        hosts.start(python("print('one')"), python("print('two')"))
+        return []
+
+    report = fanout.conduct(hosts.gang, attempt, hosts.feed, lambda _: None, begin)
+    assert [(e.code, e.collateral) for e in report.endings] == [(0, False), (0, False)]
+    assert [(h.place, h.alive, h.oom_kills) for h in report.hosts] == [
+        ((0, 0), True, 0),
+        ((0, 1), True, 0),
+    ]
+    assert (report.notices, report.hang) == ((), None)
+    wait_until(lambda: not any(host.attempts for host in hosts.hosts.values()))
+
+
+def test_a_new_agent_ends_what_a_killed_one_has_left(hosts: Hosts) -> None:
+    daemon = python(f"import os\nif os.fork() == 0: os.setsid()\n{SLEEP}")
+    hosts.start(daemon, python(SLEEP))
+    first = hosts.hosts[0, 0]
+    strays = wait_until(lambda: len(found := first.descendants()) == 2 and found)
+    psutil.Process(first.process.pid).kill()
+    assert all(stray.is_running() for stray in strays)
+    again = Host(first.home, "127.0.0.9:1")
+    assert again.call("prepare", "c0de", "next")["left"] == []
+    assert not any(not has_ended(stray) for stray in strays)
+    assert not again.attempts
+    again.kill()
+    first.process.wait()
+    for pipe in (first.process.stdin, first.process.stdout):
+        assert pipe
+        pipe.close()
+
+
+def test_output_that_has_arrived_takes_no_disk_on_the_host(hosts: Hosts) -> None:
+    hosts.gang.kept = 2**20
+    write = "import os, time; [os.write(1, b'x' * 2**20) for _ in range(8)]; time.sleep(600)"
+    hosts.start(python(write), python(SLEEP))
+    (attempt,) = hosts.hosts[0, 0].attempts
+    running = set(hosts.gang.members.values())
+    output = attempt / "output-0"
+    wait_until(
+        lambda: (
+            hosts.gang._take(hosts.feed, running)
+            or (output.stat().st_size == 2**23 and output.stat().st_blocks * 512 < 2**21)
+        )
+    )
+    (first, second) = hosts.stop()
+    assert (first.code, second.code) == (-15, -15)
+    assert hosts.feed.bytes[Member(0, 0)] == b"x" * 2**23
+
+
+def test_all_that_an_agent_is_made_of_is_shipped() -> None:
+    """Ray would otherwise look for `launcher` on a host that has not got it."""
+    shipped = {module.__name__ for module in cluster.ON_HOSTS}
+    for module in cluster.ON_HOSTS:
+        imported = re.findall(r"^(?:from|import) (launcher[.\w]*)", inspect.getsource(module), re.M)
+        assert set(imported) <= shipped

@@ -263,7 +263,7 @@ def test_the_root_of_the_machine_is_refused_soon() -> None:
     start = time.monotonic()
     with pytest.raises(ConfigError, match="too m"):
         scan(Path("/"))
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from launcher.config.values import NAME_LENGTH, as_name, is_name, seconds
+from launcher.config.values import NAME_LENGTH, as_list, as_name, is_name, is_time, seconds
 from launcher.spec import Workload
 
 
@@ -65,6 +65,25 @@ def test_what_is_no_duration(text: str) -> None:
 @given(st.integers(0, 10**9 - 1), st.sampled_from(["ms", "s", "m", "h"]))
 def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None:
     assert seconds(f"{number}{unit}") == number * seconds(f"1{unit}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-12-01T08:00:00Z", True),
+        ("2026-12-01T08:00:00.5+01:00", True),
+        ("2026-12-01T08:00:00", False),  # of which zone?
+        ("2026-02-30T08:00:00Z", False),
+        ("2h", False),
+        ("", False),
+    ],
+)
+def test_times(text: str, expected: bool) -> None:
+    assert is_time(text) is expected
+
+
+def test_one_value_or_a_list() -> None:
+    assert as_list("a") == as_list(["a"]) == as_list(("a",)) == ["a"]
 
 
 @pytest.mark.parametrize("name", ["a", "t1", "basic-v6e-16-1f2e", "a" * NAME_LENGTH])

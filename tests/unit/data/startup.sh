@@ -1,5 +1,5 @@
 #!/bin/bash
-# Joins this TPU VM to a Ray cluster. Written by launcher; safe to run again after a reboot.
+# Makes this VM a part of a Ray cluster. Written by launcher; safe to run again after a reboot.
 set -u
 umask 077
 dir="${TMPDIR:-/tmp}/launcher"

@@ -1,0 +1,60 @@
+"""What a user should know about a configuration that is not wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.accelerators import all_types, lookup
+from launcher.capacity import CURRENT
+from launcher.config.draft import Draft
+from launcher.config.values import as_list
+
+# Versions of another generation with which programs are said to see the chips all the same.
+_WORKS = frozenset({("v5e", "v2-alpha-tpuv5"), ("v5p", "tpu-ubuntu2204-base")})
+# pytorch/xla#8295 for v5e; dstackai/dstack gives v5p this version.
+
+
+def notes(draft: Draft) -> Iterator[str]:
+    """Each a sentence."""
+    yield from _old_names(draft)
+    yield from _runtime_version(draft)
+    yield from _no_way_out(draft)
+
+
+def _old_names(draft: Draft) -> Iterator[str]:
+    for name in as_list(draft["cluster.capacity"]):
+        if name in CURRENT:
+            yield f"cluster.capacity: {name} is the old name of {CURRENT[name]}, which is asked for"
+
+
+def _runtime_version(draft: Draft) -> Iterator[str]:
+    """A version of another generation boots, and its programs see no chips (dstack#2148)."""
+    given, framework = draft["cluster.runtime_version"], draft["mode.framework"]
+    accelerators = [lookup(name) for name in as_list(draft["cluster.accelerator_type"])]
+    for generation in dict.fromkeys(each.generation for each in accelerators if given):
+        made_for = _generations_of(given, framework)
+        if made_for and generation not in made_for and (generation, given) not in _WORKS:
+            own = next(each for each in accelerators if each.generation == generation)
+            known = own.runtime_version(framework)
+            yield (
+                f"cluster.runtime_version: {given} is made for {', '.join(made_for)};"
+                f" on {generation} programs may see no chips"
+                f"{f', and {known} is known to work' if known else ''}"
+            )
+
+
+def _generations_of(runtime_version: str, framework: str) -> list[str]:
+    """The generations whose own version this is; none for a version that is not in the table."""
+    types = map(lookup, all_types())
+    named = (each for each in types if each.runtime_version(framework) == runtime_version)
+    return list(dict.fromkeys(each.generation for each in named))
+
+
+def _no_way_out(draft: Draft) -> Iterator[str]:
+    """https://cloud.google.com/vpc/docs/private-google-access reaches Google's APIs alone."""
+    if draft["provider.kind"] == "google" and not draft["cluster.external_ips"]:
+        yield (
+            "cluster.external_ips: without external addresses the TPU VMs fetch Ray and other"
+            " packages through Cloud NAT, and read buckets through Private Google Access:"
+            " the subnetwork needs both"
+        )

@@ -1,0 +1,84 @@
+"""What a run holds over all its attempts: slices and cluster, made whole before each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import TracebackType
+
+from launcher import coordinator, provision
+from launcher.chain import REMEMBER_SECONDS, Memory
+from launcher.outcome import Repair
+from launcher.provision import Joined
+from launcher.session import Session
+from launcher.verdict import Verdict
+
+
+class Holding:
+    """Nothing at first. `ready` makes whole what there is; leaving the block lets go of it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._stack = contextlib.ExitStack()
+        self._joined: Joined | None = None
+        self._broken: frozenset[int] = frozenset()
+        self._since = time.monotonic()
+        self._used = False
+        self.cost_usd: float | None = 0.0  # None: some slices have no list price
+
+    def __enter__(self) -> Holding:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._charge()
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def held(self) -> bool:
+        """Whether an attempt has been made with it."""
+        return self._used
+
+    def ready(self) -> Joined:
+        """The hosts of every slice, joined; what a verdict called broken has been replaced."""
+        if self._joined is None:
+            acquiring = provision.acquired(self._session, stays=self._session.spec.keep)
+            self._joined = self._stack.enter_context(acquiring)
+        elif self._broken:
+            self._joined = provision.renew(self._session, self._joined, self._broken)
+        self._broken = frozenset()
+        self._since = time.monotonic()
+        self._used = True
+        return self._joined
+
+    def abandon(self) -> None:
+        """Leave everything to the supervisor that has taken the run over."""
+        self._stack.pop_all()
+
+    def damaged(self, verdict: Verdict) -> None:
+        """Keep in mind what the verdict says must be made anew, and where slices do not live."""
+        self._charge()
+        joined = self._joined
+        if joined is None or verdict.repair not in (Repair.SLICES, Repair.ZONE):
+            return
+        if time.monotonic() - self._since < REMEMBER_SECONDS:
+            Memory().note(joined.choice)
+        everything = frozenset(range(len(joined.choice.nodes)))
+        self._broken = frozenset(verdict.slices) or everything
+        if joined.states is not None or not coordinator.is_up(joined.head):
+            self._stack.close()  # borrowed, or without a head: from the beginning
+            self._joined = None
+
+    def _charge(self) -> None:
+        """Count what the slices have cost since they were last ready."""
+        if self._joined is None:
+            return
+        hours = (time.monotonic() - self._since) / 3600
+        self._since = time.monotonic()
+        price = self._joined.choice.cost_per_hour_usd
+        if self.cost_usd is not None:
+            self.cost_usd = None if price is None else self.cost_usd + hours * price

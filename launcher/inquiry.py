@@ -1,0 +1,113 @@
+"""Gathers the evidence of how an attempt ended: what the gang saw, and what the API says."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launcher.account import Account
+from launcher.capacity import CAPACITIES
+from launcher.errors import ProvisioningError
+from launcher.evidence import GONE, Evidence, Queued, Symptom
+from launcher.gang import Report
+from launcher.providers import KINDS, Provider, Resource
+from launcher.provision import Joined
+from launcher.session import Session
+from launcher.verdict import Budget, Outcome, Verdict, judge
+
+LOOK_SECONDS = 0.2  # between looks at the API, growing
+LONGEST_LOOK_SECONDS = 5.0
+# What a host that is going may do to a process, before the API says that it goes: SIGTERM,
+# SIGKILL, SIGHUP.
+SUSPICIOUS = frozenset({-15, 143, -9, 137, -1, 129})
+
+Look = Callable[[], Mapping[str, Any]]
+
+
+def inquire(session: Session, joined: Joined, report: Report, account: Account) -> Evidence:
+    """All that can be known of an attempt that has ended, within the provider's window of news.
+
+    Every process that ended well is not asked about, unless its slice may be taken back at any
+    time: a program that saves at the system's SIGTERM ends well, too.
+    """
+    known = Evidence(
+        report.endings,
+        hosts=report.hosts,
+        notices=report.notices,
+        hang=report.hang,
+        stopped_at=report.stopped_at,
+        step=account.step,
+        earlier=account.earlier,
+    )
+    well = all(ending.code == 0 for ending in report.endings)
+    if well and not CAPACITIES[joined.choice.offer.capacity].taken_back:
+        return known
+    session.screen.wait("asking what became of the slices")
+    evidence = with_news(session, known, look_of(session, joined))
+    session.screen.wait("")
+    return evidence
+
+
+def with_news(session: Session, known: Evidence, look: Look) -> Evidence:
+    """Look until the evidence explains what happened, or the window has passed."""
+    began, delay = time.monotonic(), LOOK_SECONDS
+    window = KINDS[session.spec.provider.kind].news_seconds
+    while True:
+        waited = time.monotonic() - began
+        evidence = dataclasses.replace(known, window=round(waited, 3), **look())
+        if not is_unsure(judge(evidence)) or waited > window:
+            return evidence
+        session.interrupt.pause(delay)
+        delay = min(1.5 * delay, LONGEST_LOOK_SECONDS)
+
+
+def is_unsure(verdict: Verdict) -> bool:
+    """Whether news of a lost slice would change what is charged, and what is made anew.
+
+    The API can lag behind the death of a host; a host that is known to be lost is replaced in any
+    case, and nothing is waited for.
+    """
+    if verdict.outcome is Outcome.NETWORK:
+        return True
+    charged = verdict.budget is Budget.FAILURES
+    return charged and verdict.cause is not None and verdict.cause.code in SUSPICIOUS
+
+
+def look_of(session: Session, joined: Joined) -> Look:
+    """How to ask: the API, or the cluster that the slices were borrowed of."""
+    if states := joined.states:
+        return lambda: {"node_states": states()}
+    provider = session.provider.get()
+    return lambda: look(provider, joined)
+
+
+def look(provider: Provider, joined: Joined) -> dict[str, Any]:
+    """Fields of the evidence. What the API does not tell, since it is away, is left out."""
+    requests = joined.choice.requests
+    names = [name for request in requests for name in request.node_names]
+    try:
+        nodes = dict(enumerate(provider.get(name) for name in names))
+        queued = [provider.get(request.name) for request in requests if request.queued]
+    except ProvisioningError:
+        return {}
+    there = {index: node for index, node in nodes.items() if node}
+    return {
+        "node_states": {index: node.raw_state if node else GONE for index, node in nodes.items()},
+        "health": {index: node.health for index, node in there.items() if node.health},
+        "created": {index: node.created for index, node in there.items()},
+        "symptoms": [
+            Symptom(index, kind, int(worker) if worker.isdecimal() else None, details)
+            for index, node in there.items()
+            for kind, worker, details in node.symptoms
+        ],
+        "queued": [queued_of(resource, range(len(names))) for resource in queued],
+    }
+
+
+def queued_of(resource: Resource | None, slices: range) -> Queued:
+    if resource is None:
+        return Queued(GONE, tuple(slices))
+    code, error = resource.error or (None, "")
+    return Queued(resource.raw_state, tuple(slices), code, error)

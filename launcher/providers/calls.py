@@ -1,0 +1,72 @@
+"""Calls of Google's clients: a time limit on each, another try for what passes by itself.
+
+google-cloud-tpu has no default time-out and no default retry on any method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tenacity
+from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
+
+from launcher.errors import ProvisioningError
+
+CALL_SECONDS = 60.0
+AWAY_SECONDS = 20.0  # how long a read waits for a service that is away
+LOG_IN = "log in with `gcloud auth application-default login`"
+
+# Errors that pass by themselves: the service is away, slow, or busy with this very resource.
+TRANSIENT = (
+    exceptions.ServiceUnavailable,
+    exceptions.DeadlineExceeded,
+    exceptions.InternalServerError,
+    exceptions.Aborted,
+    exceptions.Cancelled,
+    exceptions.Unknown,
+)
+
+
+class TryAgain(Exception):
+    """Something passing stood in the way; the same step may be taken again."""
+
+
+def read(method: Callable[..., Any], **arguments: Any) -> Any:
+    """An idempotent call, tried again for a while when the service is away.
+
+    NotFound is passed on; every other error is a ProvisioningError in the server's words.
+    """
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type((*TRANSIENT, exceptions.TooManyRequests)),
+        wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=5),
+        stop=tenacity.stop_after_delay(AWAY_SECONDS),
+        reraise=True,
+    )
+    try:
+        return attempts(method, **arguments, timeout=CALL_SECONDS)
+    except exceptions.NotFound:
+        raise
+    except exceptions.GoogleAPICallError as error:
+        call = ", ".join(value for value in arguments.values() if isinstance(value, str))
+        raise ProvisioningError(f"{call}: {type(error).__name__}: {error.message}") from error
+    except GoogleAuthError as error:
+        raise ProvisioningError(f"{error}; {LOG_IN}") from error
+
+
+def code_of(error: exceptions.GoogleAPICallError) -> int:
+    """The gRPC status code; that of an HTTP error by its class."""
+    status = getattr(error, "grpc_status_code", None)
+    return int(status.value[0]) if status is not None else 13
+
+
+def is_done(operation: Any) -> bool:
+    """Whether a long-running operation has ended; no while that cannot be read.
+
+    An error of the poll says nothing of what is being created.
+    """
+    try:
+        return bool(operation.done(retry=None))
+    except exceptions.GoogleAPICallError:
+        return False

@@ -1,0 +1,44 @@
+"""Schedules drawn by chance. The same seed draws the same ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from launcher.rehearsal.scenarios import LAST, Scenario, make
+
+MOST_DEEDS = 3
+EARLIEST, LATEST = 5, 85  # percent of all steps: an attempt that is over can no more be struck
+
+Draw = Callable[[random.Random], dict[str, Any]]
+DEEDS: tuple[Draw, ...] = (
+    lambda _: {"do": "preempt"},
+    lambda r: {"do": "preempt", "notice": f"{r.randint(1, 10)}s"},
+    lambda r: {"do": "maintenance-event", "notice": f"{r.randint(0, 5)}s"},
+    lambda r: {"do": "kill-host", "worker": r.choice((0, LAST))},
+    lambda r: {"do": "freeze-host", "worker": r.choice((0, LAST))},
+    lambda _: {"do": "delete-node"},
+    lambda _: {"do": "kill-launcher"},
+    lambda r: {"do": "stockout", "count": r.randint(1, 3)},
+    lambda r: {"do": "slow-create", "seconds": f"{r.randint(1, 4)}s", "count": 1},
+    lambda _: {"do": "lost-reply", "count": 1},
+)
+
+
+def draw(number: int, seed: int) -> tuple[Scenario, ...]:
+    """`number` scenarios of one to three deeds at random moments, in the order of their steps."""
+    chance = random.Random(seed)
+    return tuple(make(_row(index, chance)) for index in range(1, number + 1))
+
+
+def _row(index: int, chance: random.Random) -> dict[str, Any]:
+    count = chance.randint(1, MOST_DEEDS)
+    steps = sorted(chance.sample(range(EARLIEST, LATEST + 1), count))
+    deeds = [{"when": _when(step, chance), **chance.choice(DEEDS)(chance)} for step in steps]
+    return {"name": f"random-{index}", "about": "drawn by chance", "deeds": deeds}
+
+
+def _when(step: int, chance: random.Random) -> dict[str, Any]:
+    after = {"after": f"{chance.randint(0, 1500)}ms"} if chance.random() < 0.3 else {}
+    return {"step": f"{step}%", **after}

@@ -1,0 +1,78 @@
+"""Firewall rules between the coordinator's VM and the TPU VMs, by network tag.
+
+Two of a network, shared by all its users, made when absent and never deleted: they cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.api_core import exceptions
+
+from launcher.errors import ProvisioningError
+from launcher.providers import Pause
+from launcher.providers.calls import CALL_SECONDS, is_done, read
+from launcher.requests import TAG
+from launcher.spec import Machine
+
+# https://cloud.google.com/iap/docs/using-tcp-forwarding#create-firewall-rule
+IAP_RANGE = "35.235.240.0/20"
+
+
+def network(machine: Machine) -> str:
+    name = machine.network or "default"
+    return name if "/" in name else f"global/networks/{name}"
+
+
+def subnetwork(machine: Machine, zone: str) -> str:
+    name = machine.subnetwork or "default"
+    return name if "/" in name else f"regions/{zone.rpartition('-')[0]}/subnetworks/{name}"
+
+
+def rules(machine: Machine) -> tuple[Mapping[str, Any], ...]:
+    """All TCP among the VMs: Ray's workers, JAX and the launcher take ports as they are free."""
+    path = network(machine)
+    short = path.rpartition("/")[2]
+    common = {"network": path, "direction": "INGRESS", "target_tags": [TAG]}
+    return (
+        {
+            **common,
+            "name": f"launcher-{short}-inside"[:63],
+            "source_tags": [TAG],
+            "allowed": [{"I_p_protocol": "tcp"}],
+        },
+        {
+            **common,
+            "name": f"launcher-{short}-iap"[:63],
+            "source_ranges": [IAP_RANGE],
+            "allowed": [{"I_p_protocol": "tcp", "ports": ["22"]}],
+        },
+    )
+
+
+def require(project: str, root: str | None, machine: Machine, pause: Pause) -> None:
+    """Make the rules that are not there. Raises ProvisioningError."""
+    from google.cloud import compute_v1
+
+    from launcher.providers.compute import firewalls_client
+
+    client: Any = firewalls_client(root)
+    for rule in rules(machine):
+        try:
+            read(client.get, project=project, firewall=rule["name"])
+            continue
+        except exceptions.NotFound:
+            pass
+        resource = compute_v1.Firewall(rule)
+        try:
+            call = {"project": project, "firewall_resource": resource}
+            operation = client.insert(**call, timeout=CALL_SECONDS)
+            while not is_done(operation):
+                pause(0.2)
+            if error := operation.exception():
+                raise error
+        except exceptions.Conflict:
+            continue
+        except exceptions.GoogleAPICallError as error:
+            raise ProvisioningError(f"firewall rule {rule['name']}: {error.message}") from error

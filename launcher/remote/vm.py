@@ -1,0 +1,327 @@
+"""The coordinator's own VM on Compute Engine: made, used again, stopped or deleted.
+
+It is on record before it exists, and found by its name: so a death at any instant leaves nothing
+that the same command does not use and `down` does not find. Its token is in its metadata, where
+whoever may read the VM may read it, and in a file of this user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import platform
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.api_core import exceptions
+
+from launcher import registry
+from launcher.config.values import as_name
+from launcher.errors import ConfigError, ProvisioningError
+from launcher.providers import KINDS, Pause
+from launcher.providers.calls import CALL_SECONDS, is_done, read
+from launcher.remote import firewall
+from launcher.requests import CLOUD_PLATFORM, LABEL_OWNER, TAG
+from launcher.spec import ProviderSpec, Spec
+from launcher.startup import VM, startup_script
+
+if TYPE_CHECKING:
+    from google.cloud.compute_v1 import Instance
+
+LABEL = "launcher-coordinator"
+CHANGE_SECONDS = 300.0  # for a VM to be made, started, stopped or deleted
+LONGEST_NAME = 63
+# What a supervisor needs beside Ray, at the versions that it has here.
+PACKAGES = (
+    "google-api-core",
+    "google-auth",
+    "google-cloud-tpu",
+    "grpcio",
+    "psutil",
+    "requests",
+    "tenacity",
+)
+# USD an hour in us-central1, on demand: https://cloud.google.com/compute/vm-instance-pricing
+PRICES: Mapping[str, float] = {
+    "e2-small": 0.0168,
+    "e2-medium": 0.0335,
+    "e2-standard-2": 0.0670,
+    "e2-standard-4": 0.1340,
+    "e2-standard-8": 0.2680,
+    "e2-standard-16": 0.5361,
+    "n1-standard-4": 0.1900,
+    "n2-standard-4": 0.1942,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """A VM on record. `address` and `ports` are known once it is there, `runs` all it served."""
+
+    name: str
+    project: str
+    zone: str
+    provider: Mapping[str, Any]  # kind, project and options, as in the record of a run
+    machine_type: str
+    on_down: str  # delete | stop
+    address: str = ""
+    ports: tuple[int, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Tells it from VMs of the same name in other projects and emulators."""
+        where = json.dumps(self.provider, sort_keys=True, default=str)
+        return f"{self.name}-{sha256(where.encode()).hexdigest()[:8]}"
+
+    @property
+    def token_file(self) -> Path:
+        return path_of(self.key).with_suffix(".token")
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return PRICES.get(self.machine_type) if KINDS[self.provider["kind"]].billed else None
+
+    @property
+    def title(self) -> str:
+        price = f", {self.usd_per_hour:.2f} USD/h" if self.usd_per_hour else ""
+        return f"VM {self.name} ({self.machine_type} in {self.zone}{price})"
+
+
+def path_of(key: str) -> Path:
+    return registry.home() / "coordinators" / f"{key}.json"
+
+
+def find(key: str) -> Vm | None:
+    found = registry.read_json(path_of(key))
+    if found is None:
+        return None
+    return Vm(**{**found, "ports": tuple(found["ports"]), "runs": tuple(found["runs"])})
+
+
+def on_record() -> list[Vm]:
+    paths = sorted((registry.home() / "coordinators").glob("[a-z]*.json"))
+    return [vm for path in paths if (vm := find(path.stem))]
+
+
+def note(vm: Vm) -> Vm:
+    registry.write_json(path_of(vm.key), asdict(vm))
+    return vm
+
+
+def wanted(spec: Spec, provider: Mapping[str, Any], owner: str) -> Vm:
+    """The VM that a configuration asks for; the one on record if it has that name."""
+    asked = spec.cluster.vm
+    kind = KINDS[spec.provider.kind]
+    vm = Vm(
+        name=asked.name or as_name(f"launcher-{owner}", LONGEST_NAME),
+        project=spec.provider.project or kind.project,
+        zone=asked.zone or spec.cluster.offers[0].zone,
+        provider=provider,
+        machine_type=asked.machine_type,
+        on_down=asked.on_down,
+    )
+    known = find(vm.key)
+    if known and asked.zone and asked.zone != known.zone:
+        down = f"`python -m launcher down {known.name}` first, or cluster.vm.name=…"
+        raise ConfigError(f"cluster.vm.zone: {known.name} is in {known.zone}; {down}")
+    return replace(known, on_down=asked.on_down) if known else vm
+
+
+def body(vm: Vm, spec: Spec, owner: str) -> dict[str, Any]:
+    """What is asked of Compute Engine, as an `Instance`; token and ports are new."""
+    asked, machine = spec.cluster.vm, spec.cluster.machine
+    interface: dict[str, Any] = {"network": firewall.network(machine)}
+    if machine.subnetwork:
+        interface["subnetwork"] = firewall.subnetwork(machine, vm.zone)
+    if asked.external_ip:
+        interface["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
+    metadata = {
+        "startup-script": script(),
+        "launcher-token": secrets.token_hex(32),
+        "launcher-head": json.dumps({"ports": list(KINDS[vm.provider["kind"]].vm_ports())}),
+    }
+    disk = {"source_image": asked.image, "disk_size_gb": asked.disk_gb}
+    account = {"email": asked.service_account or "default", "scopes": [CLOUD_PLATFORM]}
+    return {
+        "name": vm.name,
+        "machine_type": f"zones/{vm.zone}/machineTypes/{vm.machine_type}",
+        "labels": {LABEL_OWNER: owner, LABEL: "ray-head"},
+        "tags": {"items": [TAG]},
+        "disks": [{"boot": True, "auto_delete": True, "initialize_params": disk}],
+        "network_interfaces": [interface],
+        "service_accounts": [account],
+        "metadata": {"items": [{"key": key, "value": metadata[key]} for key in metadata]},
+    }
+
+
+def script() -> str:
+    """Its startup script: Ray, and what a supervisor needs, at this machine's versions."""
+    packages = {name: version(name) for name in PACKAGES}
+    config = {
+        "python": platform.python_version(),
+        "packages": {**packages, "ray": version("ray")},
+        "object_store_memory": 200_000_000,
+    }
+    return startup_script(config, [f"{name}=={packages[name]}" for name in packages], run=VM)
+
+
+class Instances:
+    """The calls that one VM takes. The provider must be open. Errors are ProvisioningError."""
+
+    def __init__(self, vm: Vm) -> None:
+        from launcher.providers.compute import instances_client
+
+        self.vm = vm
+        self._client: Any = instances_client(compute_root(vm))
+        self._zone = {"project": vm.project, "zone": vm.zone}
+
+    def get(self) -> Instance | None:
+        try:
+            found: Instance = read(self._client.get, **self._zone, instance=self.vm.name)
+        except exceptions.NotFound:
+            return None
+        return found
+
+    def insert(self, instance: Mapping[str, Any], pause: Pause) -> None:
+        """Another launcher may have been faster: then it is there."""
+        from google.cloud import compute_v1
+
+        resource = compute_v1.Instance(instance)
+        call = {**self._zone, "instance_resource": resource}
+        self._change(lambda: self._client.insert(**call, timeout=CALL_SECONDS), pause)
+
+    def start(self, pause: Pause) -> None:
+        call = {**self._zone, "instance": self.vm.name}
+        self._change(lambda: self._client.start(**call, timeout=CALL_SECONDS), pause)
+
+    def stop(self, pause: Pause) -> None:
+        call = {**self._zone, "instance": self.vm.name}
+        self._change(lambda: self._client.stop(**call, timeout=CALL_SECONDS), pause)
+
+    def delete(self, pause: Pause) -> None:
+        call = {**self._zone, "instance": self.vm.name}
+        self._change(lambda: self._client.delete(**call, timeout=CALL_SECONDS), pause)
+
+    def console(self, size: int = 3000) -> str:
+        """The end of its serial port's output."""
+        call = {**self._zone, "instance": self.vm.name}
+        try:
+            return str(read(self._client.get_serial_port_output, **call).contents)[-size:]
+        except (exceptions.NotFound, ProvisioningError) as error:
+            return f"(not to be had: {error})"
+
+    def _change(self, begin: Callable[[], Any], pause: Pause) -> None:
+        """A change that is made already, by whomever, is no error."""
+        deadline = time.monotonic() + CHANGE_SECONDS
+        try:
+            operation = begin()
+            while not is_done(operation):
+                if time.monotonic() > deadline:
+                    raise ProvisioningError(f"{self.vm.title}: no end in {CHANGE_SECONDS:g} s")
+                pause(0.2)
+            if error := operation.exception():
+                raise error
+        except (exceptions.Conflict, exceptions.NotFound):
+            return
+        except exceptions.GoogleAPICallError as error:
+            message = f"{self.vm.title}: {type(error).__name__}: {error.message}"
+            raise ProvisioningError(message) from error
+
+
+def compute_root(vm: Vm) -> str | None:
+    module = importlib.import_module(KINDS[vm.provider["kind"]].module)
+    root: str | None = module.compute_root(ProviderSpec(**vm.provider))
+    return root
+
+
+def held(vm: Vm) -> contextlib.AbstractContextManager[None]:
+    """While a VM is looked for, made or taken down, nobody else does any of this."""
+    return registry.lock(f"vm-{vm.key}", f"{vm.title} is busy", wait=CHANGE_SECONDS)
+
+
+def make(vm: Vm, spec: Spec, owner: str, tell: Callable[[str, str], None], pause: Pause) -> Vm:
+    """Until it is RUNNING, and ours. Returns it with its address and ports."""
+    note(vm)
+    instances = Instances(vm)
+    instance = running(instances, lambda: body(vm, spec, owner), owner, tell, pause)
+    firewall.require(vm.project, compute_root(vm), spec.cluster.machine, pause)
+    values = {item.key: item.value for item in instance.metadata.items}
+    tell_other_versions(values.get("startup-script", ""), tell)
+    try:
+        ports = json.loads(values["launcher-head"])["ports"]
+        token = values["launcher-token"]
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{vm.title} was not made by launcher; cluster.vm.name=…") from error
+    vm.token_file.touch(0o600)
+    vm.token_file.write_text(token)
+    address = instance.network_interfaces[0].network_i_p
+    return replace(vm, address=address, ports=tuple(ports))
+
+
+def tell_other_versions(made_with: str, tell: Callable[[str, str], None]) -> None:
+    if made_with != script():
+        tell("coordinator", "made by another version; `down` and the same command renew it")
+
+
+def running(
+    instances: Instances,
+    new: Callable[[], Mapping[str, Any]],
+    owner: str,
+    tell: Callable[[str, str], None],
+    pause: Pause,
+) -> Instance:
+    """The instance once it is RUNNING, made or started if need be. Raises for a foreign one."""
+    deadline = time.monotonic() + CHANGE_SECONDS
+    while time.monotonic() < deadline:
+        instance = instances.get()
+        if instance is None:
+            tell("coordinator", f"making {instances.vm.title}")
+            instances.insert(new(), pause)
+            continue
+        require_ours(instances.vm, instance, owner)
+        match instance.status:
+            case "RUNNING":
+                return instance
+            case "TERMINATED":
+                tell("coordinator", f"starting {instances.vm.title}, which was stopped")
+                instances.start(pause)
+            case _:
+                pause(0.5)
+    raise ProvisioningError(f"{instances.vm.title} is not RUNNING after {CHANGE_SECONDS:g} s")
+
+
+def require_ours(vm: Vm, instance: Instance, owner: str) -> None:
+    found = instance.labels.get(LABEL_OWNER)
+    if LABEL not in instance.labels or found != owner:
+        whose = f"belongs to {found}" if found else "was not made by launcher"
+        raise ConfigError(f"{vm.title} is there and {whose}: choose another cluster.vm.name")
+
+
+def take_down(vm: Vm, pause: Pause) -> str:
+    """Delete or stop it, as it was made for; what was done. The provider must be open."""
+    with held(vm):
+        if users := users_of(vm):
+            raise ConfigError(f"{vm.title} serves {', '.join(users)}")
+        instances = Instances(vm)
+        if vm.on_down == "stop":
+            instances.stop(pause)
+            return f"{vm.title} is stopped; its disk stays"
+        while instances.get() is not None:
+            instances.delete(pause)
+        vm.token_file.unlink(missing_ok=True)
+        path_of(vm.key).unlink(missing_ok=True)
+        return f"{vm.title} is deleted"
+
+
+def users_of(vm: Vm) -> list[str]:
+    """Names of the runs on record that it serves."""
+    used = (r for r in registry.records() if (r.get("remote") or {}).get("vm") == vm.key)
+    return [record["name"] for record in used]

@@ -1,0 +1,255 @@
+"""Slices on record: what is asked for is written down first, and given up as a whole.
+
+This is the part of acquiring that knows nothing of Ray. A record of a run names the offer that is
+being asked for and the full names of all that may come of it, so that after a death at any instant
+the same command, `down` or `gc` finds it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from launcher import registry, removal
+from launcher.chain import Chain, Memory
+from launcher.errors import ConfigError, ProvisioningError, Reason, Refused, SliceLost
+from launcher.plan import Choice
+from launcher.providers import Deadlines, Pause
+from launcher.providers.states import State
+from launcher.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request
+from launcher.session import Session
+
+T = TypeVar("T")
+WAITED_FOR: Mapping[State, str] = {
+    State.WAITING: "waits for capacity (cluster.queue_timeout)",
+    State.PENDING: "comes up (cluster.provision_timeout)",
+}
+
+Creating = Sequence[Future[None]]
+"""The creations under way; each raises Refused if it comes to nothing."""
+Meanwhile = Callable[[Choice, str, Creating], T]
+"""What goes on while the slices are created, and ends when it has what it wants of them: it is
+given the choice, the incarnation that its hosts are labelled with, and the creations."""
+Fill = Callable[[dict[str, Any], str], None]
+"""Puts what is known only now, such as the token, into a node; it is given the incarnation."""
+
+
+def recorded_choice(session: Session, record: Mapping[str, Any]) -> Choice | None:
+    """The choice that a record was made for; None if none of them was asked for yet.
+
+    What is up under a name is adopted or removed only by a run that might have asked for the same.
+    """
+    name = session.spec.name
+    if record["provider"] != provider_of(session):
+        raise ConfigError(taken(name, f"from another provider ({record['provider']})"))
+    if record["offer"] is None:
+        return None
+    for choice in session.plan.choices:
+        same = {"offer": offer_of(choice), "nodes": node_names(choice)}
+        if all(record[key] == value for key, value in same.items()):
+            return choice
+    offer = record["offer"]
+    what = f"{len(record['nodes'])} x {offer['accelerator_type']} {offer['capacity']}"
+    raise ConfigError(taken(name, f"as {what} in {offer['zone']}, not as what is asked for"))
+
+
+def taken(name: str, how: str) -> str:
+    down = f"or `python -m launcher down {name}` first"
+    return f"{name} is up {how}: choose another name=, {down}"
+
+
+def intent(session: Session, head_id: str, stays: bool) -> dict[str, Any]:
+    """What is put on record before anything exists."""
+    return {
+        "name": session.spec.name,
+        "owner": session.owner,
+        "folder": str(session.folder.path),
+        "head": head_id,
+        "stays": stays,
+        "incarnations": {},  # of each node's hosts, by node id
+        "attempt": None,  # what runs on the hosts: its number and key
+        "offer": None,  # what is being asked for, and what comes of it
+        "nodes": [],
+        "resources": [],
+        "provider": provider_of(session),
+        "supervisor": registry.this_process(),
+        "created": time.time(),
+        "cost_per_hour_usd": None,
+    }
+
+
+def provider_of(session: Session) -> dict[str, Any]:
+    provider = session.spec.provider
+    return {
+        "kind": provider.kind,
+        "project": provider.project,
+        "options": {k: v for k, v in provider.options.items() if k != "rules"},
+    }
+
+
+def offer_of(choice: Choice) -> dict[str, str]:
+    offer = choice.offer
+    return {
+        "accelerator_type": offer.accelerator.accelerator_type,
+        "capacity": offer.capacity,
+        "zone": offer.zone,
+    }
+
+
+def node_names(choice: Choice) -> list[str]:
+    return [name for request in choice.requests for name in request.node_names]
+
+
+def acquire(session: Session, fill: Fill, meanwhile: Meanwhile[T]) -> T:
+    """What `meanwhile` makes of the first choice of the plan that can be had.
+
+    Raises ProvisioningError when none can be had in time.
+    """
+    chain = Chain(
+        session.plan.choices,
+        memory=Memory(),
+        queue_timeout=session.spec.cluster.queue_timeout,
+        pause=session.interrupt.pause,
+        tell=session.tell,
+    )
+    return chain.walk(lambda choice: take(session, choice, fill, meanwhile))
+
+
+def replace(
+    session: Session, choice: Choice, broken: Collection[int], fill: Fill, meanwhile: Meanwhile[T]
+) -> T:
+    """New slices in the place of the broken ones of a choice; the others stay as they are."""
+    chain = Chain(
+        [choice],
+        memory=Memory(),
+        queue_timeout=session.spec.cluster.queue_timeout,
+        pause=session.interrupt.pause,
+        tell=session.tell,
+    )
+    give_up(session, choice, broken)
+    return chain.walk(lambda choice: take(session, choice, fill, meanwhile, broken))
+
+
+def take(
+    session: Session,
+    choice: Choice,
+    fill: Fill,
+    meanwhile: Meanwhile[T],
+    part: Collection[int] | None = None,
+) -> T:
+    """All slices of one choice, or a part of them, or Refused, and nothing of these is left."""
+    incarnation = secrets.token_hex(4)
+    wanted = requests_of(choice, part)
+    asked = [filled(request, session, incarnation, fill) for request in wanted]
+    put_on_record(session, choice, wanted, incarnation)
+    abort = threading.Event()
+
+    def pause(seconds: float) -> None:
+        session.interrupt.check()
+        if abort.wait(seconds):
+            raise ProvisioningError("given up, since another part of the run failed")
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        creating = [pool.submit(create, session, choice, request, pause) for request in asked]
+        try:
+            return meanwhile(choice, incarnation, creating)
+        except Refused as refused:
+            abort.set()
+            wait(creating)
+            give_up(session, choice, part)
+            raise explained(session, refused) from refused
+        finally:
+            abort.set()
+
+
+def requests_of(choice: Choice, part: Collection[int] | None) -> list[Request]:
+    """Those of some slices; a queued resource is one request for all of them."""
+    return [r for i, r in enumerate(choice.requests) if part is None or i in part]
+
+
+def put_on_record(
+    session: Session, choice: Choice, wanted: Sequence[Request], incarnation: str
+) -> None:
+    names = [name for r in choice.requests for name in (r.name, *r.node_names)]
+    record = registry.record(session.spec.name) or {}
+    others = record.get("incarnations", {}) if len(wanted) < len(choice.requests) else {}
+    mine = {node: incarnation for request in wanted for node in request.nodes}
+    registry.update(
+        session.spec.name,
+        incarnations={**others, **mine},
+        attempt=None,
+        offer=offer_of(choice),
+        nodes=node_names(choice),
+        resources=list(dict.fromkeys(names)),
+        cost_per_hour_usd=choice.cost_per_hour_usd,
+    )
+
+
+def filled(request: Request, session: Session, incarnation: str, fill: Fill) -> Request:
+    """The request with what is known only now."""
+
+    def change(node: dict[str, Any]) -> None:
+        node["labels"][LABEL_ATTEMPT] = f"{session.folder.attempt}-{incarnation}"
+        fill(node, incarnation)
+
+    return request.with_node(change)
+
+
+def give_up(session: Session, choice: Choice, part: Collection[int] | None = None) -> None:
+    """Delete what was refused or lost, whole: a part of it would be billed, or granted late."""
+    record = registry.record(session.spec.name)
+    assert record is not None  # written before the first call
+    if part is not None:
+        lost = requests_of(choice, part)
+        names = [name for request in lost for name in (request.name, *request.node_names)]
+        removal.delete_all(session.provider.get(), names, removal.labels_of(record))
+        return
+    removal.delete_resources(record, session.provider.get())
+    registry.update(session.spec.name, offer=None, nodes=[], resources=[])
+
+
+def explained(session: Session, refused: Refused) -> Refused:
+    """A quota error names what of ours holds quota for nothing."""
+    if refused.reason is not Reason.QUOTA:
+        return refused
+    labels = {LABEL_OWNER: session.owner, LABEL_MACHINE: registry.machine_id()}
+    try:
+        listing = session.provider.get().list(labels)
+    except ProvisioningError:
+        return refused  # the refusal is what matters
+    dead = [r for r in listing.resources if r.state is State.DEAD]
+    held = "".join(f"\n    {r.name} is {r.raw_state}, and still counts" for r in dead)
+    return Refused(Reason.QUOTA, f"{refused}{held}") if dead else refused
+
+
+def create(session: Session, choice: Choice, request: Request, pause: Pause) -> None:
+    provider = session.provider.get()
+    pause(0)
+    session.folder.event("provisioning", node=request.name, endpoint=provider.endpoint)
+    deadlines = Deadlines(session.spec.cluster.queue_timeout, choice.provision_timeout)
+
+    def watch(word: str, state: State) -> None:
+        session.states[request.id] = state
+        if state in WAITED_FOR:
+            session.screen.wait(f"{request.id} {WAITED_FOR[state]}: {word}")
+
+    for node in provider.create(request, deadlines, pause, watch):
+        short = node.name.rpartition("/")[2]
+        session.tell("ready", f"{short} is READY on {provider.title}", node=node.name)
+
+
+def require_alive(session: Session, choice: Choice) -> None:
+    """Raises SliceLost if a node that was READY is no more; one that is being repaired may be."""
+    for name in node_names(choice):
+        try:
+            node = session.provider.get().get(name)
+        except ProvisioningError:
+            return  # not known; hosts that go on joining are what counts
+        if node is None or node.state in (State.DEAD, State.DELETING):
+            state = node.raw_state if node else "GONE"
+            short = name.rpartition("/")[2]
+            raise SliceLost(f"{short} is {state} before its hosts have joined")

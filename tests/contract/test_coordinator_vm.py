@@ -1,0 +1,145 @@
+"""The coordinator's VM through google-cloud-compute: made once, used again, never a stranger's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google.cloud import compute_v1
+
+from launcher import registry
+from launcher.compose import compose
+from launcher.emulator import client as emulator
+from launcher.errors import ConfigError
+from launcher.providers.compute import firewalls_client, instances_client
+from launcher.remote import vm
+from launcher.remote.vm import Vm
+from launcher.requests import LABEL_OWNER, TAG
+from launcher.spec import Spec
+
+OWNER = "me"
+
+
+def quiet(_topic: str, _text: str) -> None:
+    pass
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of an emulator that runs for the test, and that the launcher's home is beside."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    with emulator.connect(tmp_path / "emulator") as attached:
+        yield tmp_path / "emulator"
+        assert emulator.control(attached.endpoint, {"command": "ledger"})["left"] == []
+
+
+@pytest.fixture
+def spec(state_dir: Path, tmp_path: Path) -> Spec:
+    words = [
+        "cluster=v6e-4",
+        "mode=jax",
+        "cluster.coordinator=vm",
+        f"provider.state_dir={state_dir}",
+    ]
+    return compose(words, cwd=tmp_path, require_workload=False)
+
+
+@pytest.fixture
+def wanted(spec: Spec) -> Vm:
+    options = dict(spec.provider.options)
+    return vm.wanted(spec, {"kind": "local", "project": None, "options": options}, OWNER)
+
+
+def make(wanted: Vm, spec: Spec) -> Vm:
+    return vm.make(wanted, spec, OWNER, quiet, time.sleep)
+
+
+def instance(made: Vm) -> compute_v1.Instance:
+    found = vm.Instances(made).get()
+    assert found is not None
+    return found
+
+
+def test_it_is_made_once_with_its_firewall_and_deleted(wanted: Vm, spec: Spec) -> None:
+    made = make(wanted, spec)
+    found = instance(made)
+    assert found.status == "RUNNING"
+    assert found.labels[LABEL_OWNER] == OWNER
+    assert list(found.tags.items) == [TAG]
+    assert found.network_interfaces[0].network_i_p == made.address
+    assert len(made.ports) == 8
+    token = made.token_file.read_text()
+    assert made.token_file.stat().st_mode & 0o777 == 0o600
+    assert token not in vm.path_of(made.key).read_text()
+    root = vm.compute_root(made)
+    rules = {rule.name for rule in firewalls_client(root).list(project=made.project)}
+    assert rules == {"launcher-default-inside", "launcher-default-iap"}
+
+    again = make(wanted, spec)
+    assert instance(again).id == found.id
+    assert again == made
+    assert again.token_file.read_text() == token
+
+    assert "is deleted" in vm.take_down(made, time.sleep)
+    assert vm.Instances(made).get() is None
+    assert vm.on_record() == []
+    assert not made.token_file.exists()
+
+
+def test_a_stopped_one_is_started(wanted: Vm, spec: Spec) -> None:
+    made = make(replace(wanted, on_down="stop"), spec)
+    first = instance(made).id
+    assert "is stopped" in vm.take_down(made, time.sleep)
+    assert instance(made).status == "TERMINATED"
+    assert vm.on_record() == [vm.find(made.key)]
+    assert instance(make(wanted, spec)).id == first
+    vm.take_down(wanted, time.sleep)
+
+
+def test_one_that_a_run_on_record_uses_stays(wanted: Vm, spec: Spec) -> None:
+    made = make(wanted, spec)
+    registry.write_record("busy", {"name": "busy", "remote": {"vm": made.key}})
+    with pytest.raises(ConfigError, match="serves busy"):
+        vm.take_down(made, time.sleep)
+    assert instance(made).status == "RUNNING"
+    registry.forget("busy")
+    vm.take_down(made, time.sleep)
+
+
+def test_what_was_left_by_a_launcher_that_died_is_used(wanted: Vm, spec: Spec) -> None:
+    """It died after the insert, before it knew the address: only the intent is on record."""
+    made = make(wanted, spec)
+    vm.note(wanted)
+    made.token_file.unlink()
+    again = make(vm.wanted(spec, wanted.provider, OWNER), spec)
+    assert again.address == made.address
+    assert len(again.token_file.read_text()) == 64
+    vm.take_down(made, time.sleep)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ({LABEL_OWNER: "you", vm.LABEL: "ray-head"}, "belongs to you"),
+        ({}, "was not made by launcher"),
+    ],
+)
+def test_a_strangers_is_refused(wanted: Vm, spec: Spec, labels: dict[str, str], words: str) -> None:
+    client = instances_client(vm.compute_root(wanted))
+    body = {**vm.body(wanted, spec, OWNER), "labels": labels, "metadata": {}}
+    where = {"project": wanted.project, "zone": wanted.zone}
+    client.insert(**where, instance_resource=compute_v1.Instance(body)).result(30)
+    with pytest.raises(ConfigError, match=words):
+        make(wanted, spec)
+    client.delete(**where, instance=wanted.name).result(30)
+
+
+def test_another_zone_than_the_one_on_record_is_refused(wanted: Vm, spec: Spec) -> None:
+    vm.note(wanted)
+    elsewhere = replace(spec.cluster.vm, zone="us-east5-b")
+    asked = replace(spec, cluster=replace(spec.cluster, vm=elsewhere))
+    with pytest.raises(ConfigError, match="is in us-"):
+        vm.wanted(asked, wanted.provider, OWNER)

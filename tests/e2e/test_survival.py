@@ -1,0 +1,230 @@
+"""A run that goes on: after preemptions, deaths of hosts, hangs, and of the launcher itself."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Place
+
+pytestmark = pytest.mark.e2e
+
+TRAIN = """
+import json, os, pathlib, signal, sys, time
+
+folder = pathlib.Path(os.environ["LAUNCHER_CHECKPOINT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+attempt, rank = int(os.environ["LAUNCHER_ATTEMPT"]), int(os.environ["LAUNCHER_PROCESS_ID"])
+saved = max((int(path.name) for path in folder.iterdir()), default=0)
+told, stop = {"restored_step": saved}, []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+
+
+def tell(value):
+    if rank == 0:
+        with open(os.environ["LAUNCHER_METRICS"], "a") as file:
+            file.write(json.dumps(value) + "\\n")
+
+
+def save(step):
+    if rank == 0:
+        (folder / str(step)).touch()
+
+
+tell(told)
+for step in range(saved + 1, int(sys.argv[1].partition("=")[2]) + 1):
+    time.sleep(0.1)
+    exec(os.environ.get("TROUBLE", ""))
+    print("step", step, flush=True)
+    tell({"step": step})
+    if step % 10 == 0:
+        save(step)
+    if stop:
+        save(step)
+        sys.exit(143)
+"""
+RUN = ("cluster=v4-16", "workload.script=train.py", "retry.backoff=100ms", "retry.grace=5s")
+
+
+@pytest.fixture
+def train(place: Place) -> Place:
+    (place.folder / "train.py").write_text(TRAIN)
+    return place
+
+
+def trouble(code: str) -> str:
+    return f"workload.env.TROUBLE='{code}'"
+
+
+def created(place: Place) -> int:
+    return len(place.emulator("ledger")["nodes"])
+
+
+def wait_for_step(place: Place, name: str, step: int) -> None:
+    place.wait_for_output(name, f"step {step}\n")
+
+
+def kill_supervisor(place: Place, process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def test_a_deleted_node_is_replaced_and_training_resumes(train: Place) -> None:
+    process = train.start(*RUN, "workload.args.steps=40", "name=r")
+    wait_for_step(train, "r", 25)
+    train.emulator("fault", "preempt", "r-s0")
+    assert process.wait(120) == 0
+    result = train.result("r")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
+    assert result["resumed_from"] == [20]
+    assert result["final_step"] == 40
+    seconds = result["seconds"]
+    phases = sum(value for key, value in seconds.items() if key != "total")
+    assert phases == pytest.approx(seconds["total"], abs=0.1)
+    assert seconds["lost"] > 0.3  # five steps and more
+    assert created(train) == 2
+    train.assert_clean()
+
+
+def test_what_is_saved_after_a_notice_is_what_is_resumed_from(train: Place) -> None:
+    process = train.start(*RUN, "workload.args.steps=40", "name=n")
+    wait_for_step(train, "n", 13)
+    train.emulator("fault", "preempt", "n-s0", "--notice", "30s")
+    assert process.wait(120) == 0
+    result = train.result("n")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
+    (resumed,) = result["resumed_from"]
+    assert resumed >= 13
+    assert resumed % 10  # no scheduled save
+    train.assert_clean()
+
+
+def test_a_lost_host_gets_its_slice_replaced(train: Place) -> None:
+    process = train.start(*RUN, "workload.args.steps=40", "name=h", "retry.max_failures=0")
+    wait_for_step(train, "h", 15)
+    train.emulator("fault", "kill-host", "h-s0", "1")
+    assert process.wait(120) == 0
+    result = train.result("h")
+    assert (result["preemptions"], result["failures"]) == (1, 0)
+    assert "s0 h1" in str(train.events("h"))
+    assert created(train) == 2
+    train.assert_clean()
+
+
+def test_a_bug_is_not_paid_for_with_new_nodes(train: Place) -> None:
+    bug = trouble('step == 5 and rank == 0 and sys.exit("my own bug")')
+    options = ("retry.max_failures=9", "retry.same_step_limit=3", "name=b")
+    shown = train.run(*RUN, "workload.args.steps=40", bug, *options, expect=5)
+    result = train.result("b")
+    assert (result["attempts"], result["failures"], result["preemptions"]) == (3, 3, 0)
+    assert result["first_failure"]["member"] == "s0 h0"
+    assert "failed 3 times at step" in shown
+    assert created(train) == 1
+    train.assert_clean()
+
+
+def test_an_exit_code_that_asks_for_it_starts_again_at_no_cost(train: Place) -> None:
+    leave = trouble("step == 12 and attempt == 0 and sys.exit(42)")
+    train.run(*RUN, "workload.args.steps=20", leave, "retry.restart_exit_codes=[42]", "name=e")
+    result = train.result("e")
+    assert (result["attempts"], result["failures"], result["resumed_from"]) == (2, 0, [10])
+    assert created(train) == 1
+    train.assert_clean()
+
+
+def test_a_hang_is_found_with_its_stacks(train: Place) -> None:
+    hang = trouble("step == 12 and attempt == 0 and time.sleep(600)")
+    options = ("retry.hang_timeout=3s", "retry.max_failures=1", "name=g")
+    shown = train.run(*RUN, "workload.args.steps=20", hang, *options)
+    result = train.result("g")
+    assert (result["attempts"], result["failures"], result["resumed_from"]) == (2, 1, [10])
+    assert "hang" in shown
+    log = (train.folder / "runs" / "g" / "logs" / "attempt-0" / "s0-h0.log").read_text()
+    assert "train.py" in log.partition("step 11")[2]  # the stack
+    train.assert_clean()
+
+
+@pytest.mark.parametrize("step", [5, 15])
+def test_the_same_command_takes_up_a_run_whose_launcher_was_killed(train: Place, step: int) -> None:
+    words = (*RUN, "workload.args.steps=60", "name=s")
+    process = train.start(*words)
+    wait_for_step(train, "s", step)
+    kill_supervisor(train, process)
+    shown = train.run(*words)
+    assert "went on by itself" in shown
+    result = train.result("s")
+    assert (result["attempts"], result["resumed_from"], result["final_step"]) == (1, [], 60)
+    log = (train.folder / "runs" / "s" / "logs" / "attempt-0" / "s0-h1.log").read_text()
+    assert log == "".join(f"step {n}\n" for n in range(1, 61))
+    assert created(train) == 1
+    train.assert_clean()
+
+
+def test_processes_end_when_nobody_comes_for_them(train: Place) -> None:
+    words = (*RUN, "workload.args.steps=600", "name=o", "retry.reattach_timeout=1s")
+    process = train.start(*words)
+    wait_for_step(train, "o", 12)
+    kill_supervisor(train, process)
+    deadline = time.monotonic() + 60
+    while any("train.py" in " ".join(p.cmdline()) for p in train.processes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    train.start(*words)
+    train.wait_for("o", "resumed")
+    train.run("cancel", "o")
+    train.assert_clean()
+
+
+KILLS = 15
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("moment", range(KILLS))
+def test_killed_at_any_moment(train: Place, moment: int) -> None:
+    """From the first second to the last of a run that takes about twelve."""
+    words = (*RUN, "workload.args.steps=40", "name=k")
+    process = train.start(*words)
+    time.sleep(12 * (moment + 0.5) / KILLS)
+    kill_supervisor(train, process)
+    train.run(*words)
+    result = train.result("k")
+    assert (result["status"], result["final_step"] or 40) == ("succeeded", 40)
+    train.assert_clean()
+
+
+def plain_client(endpoint: str) -> Any:
+    """A client that knows nothing of the launcher."""
+    import grpc
+    from google.cloud import tpu_v2
+    from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+
+    return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(endpoint)))
+
+
+def test_preempted_while_creating_and_deleted_by_another_client(train: Place) -> None:
+    rules = "provider.rules=[{fault: slow-create, seconds: 3s, count: 1}]"
+    process = train.start(*RUN, "workload.args.steps=60", "name=t", rules)
+    asked = train.wait_for("t", "provisioning")
+    time.sleep(1)
+    train.emulator("fault", "preempt", "t-s0")
+    wait_for_step(train, "t", 15)
+    plain_client(asked["endpoint"]).delete_node(name=asked["node"])
+    assert process.wait(150) == 0
+    result = train.result("t")
+    assert (result["preemptions"], result["failures"], result["resumed_from"]) == (1, 0, [10])
+    train.assert_clean()
+
+
+def test_two_supervisors_of_one_run_cannot_be(train: Place) -> None:
+    words = (*RUN, "workload.args.steps=30", "name=two")
+    first = train.start(*words)
+    wait_for_step(train, "two", 5)
+    shown = train.run(*words, expect=2)
+    assert "going on in another process" in shown
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    train.assert_clean()

@@ -1,0 +1,56 @@
+"""The pages of docs/ say what is so: their commands compose, their tables are complete."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.capacity import CAPACITIES
+from launcher.compose import compose
+from launcher.errors import Reason
+from launcher.providers.reasons import POLICIES
+from launcher.verbs import VERBS, Takes, take_apart
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("google.md", "capacity.md", "rehearse.md")
+
+
+def commands() -> Iterator[str]:
+    """Every `python -m launcher` of the pages, in one line, without what a reader puts in."""
+    for page in PAGES:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        for block in re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            lines = re.sub(r"\\\n\s*", "", block).splitlines()
+            yield from (line for line in lines if line.startswith("python -m launcher "))
+
+
+@pytest.mark.parametrize("command", tuple(commands()))
+def test_a_command_is_one(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
+    words = shlex.split(command.replace("PROJECT", "my-project").replace("BUCKET", "b"), True)[3:]
+    verb = words.pop(0) if words[0] in VERBS else "run"
+    arguments = take_apart(verb, words)
+    if VERBS[verb].takes is Takes.OVERRIDES:
+        overrides = [word for word in arguments.overrides if "=" in word]
+        assert compose(overrides, cwd=tmp_path).cluster.offers
+
+
+def table(page: str, heading: str) -> list[str]:
+    """The first column of the first table under a heading."""
+    text = (DOCS / page).read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2]
+    rows = re.search(r"^\|.*?\n\n", text, re.MULTILINE | re.DOTALL)
+    assert rows, f"no table under {heading}"
+    return [row.split("|")[1].strip().strip("`") for row in rows[0].strip().splitlines()[2:]]
+
+
+def test_every_capacity_is_explained() -> None:
+    assert table("capacity.md", "What each capacity is good for") == list(CAPACITIES)
+
+
+def test_every_reason_is_explained() -> None:
+    told = table("capacity.md", "What errors mean")
+    assert set(told) == {reason.value for reason in Reason} == {r.value for r in POLICIES}

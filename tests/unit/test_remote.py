@@ -1,0 +1,365 @@
+"""What a job on a coordinator is made of, and what it says: packages, frames, and the mirror."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import source
+from launcher.accelerators import Accelerator, all_types, lookup
+from launcher.compose import compose
+from launcher.errors import ClusterError
+from launcher.member import Member
+from launcher.record import Progress, RunFolder
+from launcher.remote import borrow, package, tunnel
+from launcher.remote.codec import from_json, to_json
+from launcher.remote.follow import member_of
+from launcher.remote.frames import Decoder, Emitter, FolderFrames, Frame, Mirror, encode
+from launcher.remote.package import Job
+from launcher.requests import Identity
+from launcher.spec import Offer, Spec
+
+SECRET = "hunter2-é\ud800"
+
+
+def spec(tmp_path: Path) -> Spec:
+    (tmp_path / "train.py").write_text("print('é')\n")
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "again.py").symlink_to("train.py")
+    words = ["cluster=v6e-16", "mode=jax", "workload.script=train.py", "workload.args.lr=1e-4"]
+    found = compose([*words, "name=one"], cwd=tmp_path)
+    assert found.workload is not None
+    env = {"TOKEN": SECRET, "PLAIN": "text"}
+    workload = replace(found.workload, env=env, secret_env=frozenset({"TOKEN"}))
+    return replace(found, workload=workload)
+
+
+def job(tmp_path: Path) -> tuple[Job, source.Manifest]:
+    manifest = source.scan(tmp_path)
+    made = Job(
+        id="one-0123abcd",
+        verb="run",
+        name="one",
+        folder=tmp_path / "runs" / "one",
+        identity=Identity("me", "here", "mine"),
+        spec=spec(tmp_path),
+        files=tuple((str(e.path), e.size, e.mode, e.link) for e in source.scan(tmp_path).files),
+        about_code=source.describe(manifest),
+        git={"commit": "abc", "dirty": True},
+        progress=Progress(3, 1),
+        sizes={"events.jsonl": 120},
+    )
+    return made, source.scan(tmp_path)
+
+
+def test_a_job_comes_back_whole_and_its_secrets_are_gone(tmp_path: Path) -> None:
+    code, there = tmp_path / "code", tmp_path / "there"
+    code.mkdir()
+    made, manifest = job(code)
+    package.write(tmp_path / "job.zip", made, manifest)
+    with zipfile.ZipFile(tmp_path / "job.zip") as found:
+        found.extractall(there)
+    assert package.read(there) == made
+    assert not (there / package.SECRETS).exists()
+    assert made.manifest(code) == manifest
+    assert (there / "launcher/remote/entry.py").exists()
+    assert (there / "launcher/accelerators.csv").exists()
+    assert (there / "packages/tenacity/__init__.py").exists()
+
+
+def test_secrets_are_in_one_file_of_the_package_only(tmp_path: Path) -> None:
+    made, manifest = job(tmp_path)
+    package.write(tmp_path / "job.zip", made, manifest)
+    assert (tmp_path / "job.zip").stat().st_mode & 0o777 == 0o600
+    with zipfile.ZipFile(tmp_path / "job.zip") as found:
+        holders = [name for name in found.namelist() if b"hunter2" in found.read(name)]
+        mode = found.getinfo(package.SECRETS).external_attr >> 16
+    assert holders == [package.SECRETS]
+    assert mode == 0o600
+
+
+def test_a_job_of_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / package.JOB).write_text(json.dumps({"format": 99}))
+    with pytest.raises(ClusterError, match="format 99"):
+        package.read(tmp_path)
+
+
+TEXTS = st.text(st.characters(codec=None), max_size=8)  # lone surrogates as well
+OFFERS = st.builds(
+    Offer,
+    accelerator=st.sampled_from(all_types()).map(lookup),
+    capacity=TEXTS,
+    zone=TEXTS,
+    runtime_version=TEXTS,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    offers=st.lists(OFFERS, min_size=1, max_size=3).map(tuple),
+    args=st.lists(st.tuples(TEXTS, TEXTS), max_size=3).map(tuple),
+    env=st.dictionaries(TEXTS, TEXTS, max_size=3),
+    names=st.frozensets(TEXTS, max_size=3),
+    after=st.none() | TEXTS | st.floats(0, 1e9),
+    disks=st.lists(st.tuples(TEXTS, TEXTS), max_size=2).map(tuple),
+)
+def test_a_spec_survives_json(base: Spec, **drawn: Any) -> None:
+    workload = base.workload
+    assert workload is not None
+    workload = replace(
+        workload,
+        args=drawn["args"],
+        env=MappingProxyType(drawn["env"]),
+        secret_env=drawn["names"],
+        checkpoint_dir=None,
+    )
+    cluster = replace(
+        base.cluster,
+        offers=drawn["offers"],
+        queue=replace(base.cluster.queue, valid_after=drawn["after"]),
+        machine=replace(base.cluster.machine, data_disks=drawn["disks"]),
+    )
+    made = replace(base, workload=workload, cluster=cluster)
+    assert from_json(Spec, json.loads(json.dumps(to_json(made)))) == made
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Spec:
+    return spec(tmp_path_factory.mktemp("spec"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"chips": "4"}, "Accelerator.chips: '4' is not of type int"),
+        ({"zones": "a"}, "Accelerator.zones: no list"),
+        ({"more": 1}, "are wanted"),
+    ],
+)
+def test_json_that_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        from_json(Accelerator, {**to_json(lookup("v6e-4")), **change})
+
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "write", "remove"]),
+        st.sampled_from(["events.jsonl", "logs/attempt-0/s0-h0.log", "plan.json"]),
+        st.binary(max_size=300) | st.just("é".encode() * 60_000 + b"\xff"),
+    ),
+    max_size=12,
+)
+
+
+def said(changes: list[tuple[str, str, bytes]], folder: Path) -> str:
+    """What a job says of changes that are made to a folder as well."""
+    log: list[bytes] = []
+    frames = FolderFrames(Emitter(log.append), {})
+    for do, name, content in changes:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if do == "remove":
+            path.unlink(missing_ok=True)
+            frames.remove(name)
+        elif do == "write":
+            path.write_bytes(content)
+            frames.write(name, content)
+        else:
+            with path.open("ab") as file:
+                file.write(content)
+            frames.append(name, content)
+    return b"".join(log).decode("ascii")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".mirror.json"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def follow(text: str, size: int, mirror: Mirror) -> None:
+    """Apply a log that arrives in pieces of that size."""
+    decoder = Decoder()
+    for at in range(0, len(text), size):
+        for frame in decoder.feed(text[at : at + size]):
+            mirror.apply(frame)
+
+
+# Appends to a file that is also written whole do not happen in a run folder.
+SANE = CHANGES.map(
+    lambda changes: [c for c in changes if (c[0] == "append") == (c[1] != "plan.json")]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(changes=SANE, size=st.integers(1000, 70_000), cut=st.floats(0, 1))
+def test_a_mirror_is_the_folder_byte_for_byte(
+    tmp_path_factory: pytest.TempPathFactory, changes: Any, size: int, cut: float
+) -> None:
+    """Also when the follower died on the way, with or without having noted how far it had come."""
+    there, here = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("here")
+    text = said(changes, there)
+    first = Mirror(here, "job")
+    follow(text[: int(len(text) * cut)], size, first)
+    if size % 2:
+        first.save()
+    follow(text, size, Mirror(here, "job"))
+    assert contents(here) == contents(there)
+
+
+def test_what_was_applied_is_passed_over(tmp_path: Path) -> None:
+    text = said([("append", "events.jsonl", b"a\n"), ("append", "events.jsonl", b"b\n")], tmp_path)
+    mirror = Mirror(tmp_path / "here", "job")
+    frames = list(Decoder().feed(text))
+    assert [mirror.apply(frame) for frame in frames] == [True, True]
+    mirror.save()
+    again = Mirror(tmp_path / "here", "job")
+    assert [again.apply(frame) for frame in frames] == [False, False]
+    other = Mirror(tmp_path / "here", "another job")
+    assert other.next == 0
+
+
+def test_two_followers_at_once_write_the_same(tmp_path: Path) -> None:
+    changes = [("append", "events.jsonl", f"{i}\n".encode()) for i in range(5)]
+    text = said(changes, tmp_path / "there")
+    one, two = (Mirror(tmp_path / "here", "job") for _ in range(2))
+    for frame in Decoder().feed(text):
+        one.apply(frame)
+        two.apply(frame)
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+
+def test_frames_are_found_among_other_text() -> None:
+    frame: Frame = {"seq": 0, "do": "wait", "text": "\x1e\n€\udcff"}
+    decoder = Decoder()
+    text = f"Running entrypoint\nwarning: no newline{encode(frame).decode()}\x1e{{broken\nend"
+    assert list(decoder.feed(text)) == [frame]
+    assert decoder.strays == ["Running entrypoint", "warning: no newline", "\x1e{broken"]
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ""])
+def test_a_frame_cannot_leave_the_folder(tmp_path: Path, path: str) -> None:
+    frame = {"seq": 0, "do": "write", "path": path, "text": ""}
+    with pytest.raises(ClusterError, match="leaves the run folder"):
+        Mirror(tmp_path, "job").apply(frame)
+
+
+def test_a_run_folder_is_continued_where_the_user_has_it(tmp_path: Path) -> None:
+    """The mirror holds an earlier attempt; the coordinator begins with an empty folder."""
+    here, there, log = tmp_path / "here", tmp_path / "there", list[bytes]()
+    with RunFolder(here) as earlier:
+        earlier.event("started", attempt=0)
+    sizes = {"events.jsonl": (here / "events.jsonl").stat().st_size}
+    frames = FolderFrames(Emitter(log.append), sizes)
+    with RunFolder(there, shown=here, since=Progress(1, 1), watcher=frames) as folder:
+        folder.event("started", attempt=folder.attempt)
+        folder.output(Member(0, 1), b"\xff\r\n")
+        folder.write("result.json", {"status": "succeeded"})
+        assert folder.log_path(Member(0, 1)) == here / "logs/attempt-1/s0-h1.log"
+    follow(b"".join(log).decode(), 7, Mirror(here, "job"))
+    lines = [json.loads(line) for line in (here / "events.jsonl").read_text().splitlines()]
+    assert [(line["seq"], line["attempt"]) for line in lines] == [(0, 0), (1, 1)]
+    assert (here / "logs/attempt-1/s0-h1.log").read_bytes() == b"\xff\r\n"
+    assert (here / "result.json").read_bytes() == (there / "result.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("path", "member"),
+    [
+        ("logs/attempt-0/s0-h2.log", Member(0, 2)),
+        ("logs/attempt-12/s3-h10-p1.log", Member(3, 10, 1, single=False)),
+        ("events.jsonl", None),
+    ],
+)
+def test_whose_log_it_is(path: str, member: Member | None) -> None:
+    assert member_of(path) == member
+    assert member is None or f"{str(member).replace(' ', '-')}.log" in path
+
+
+def node(name: str, worker: int, pod: str = "v6e-16", alive: bool = True) -> dict[str, Any]:
+    labels = {borrow.SLICE: name, borrow.WORKER: str(worker), borrow.POD: pod}
+    return {"Alive": alive, "Labels": labels, "Resources": {"TPU": 4.0}}
+
+
+def test_only_whole_slices_of_the_type_fit() -> None:
+    nodes = [
+        *(node("whole", worker) for worker in (3, 1, 0, 2)),
+        *(node("part", worker) for worker in range(3)),
+        *(node("dying", worker, alive=worker != 2) for worker in range(4)),
+        node("small", 0, "v6e-4"),
+        {"Alive": True, "Labels": {}, "Resources": {"CPU": 8.0}},
+    ]
+    found = borrow.find(nodes)
+    assert [one.name for one in found] == ["dying", "part", "small", "whole"]
+    assert [one.name for one in borrow.fitting(found, lookup("v6e-16"))] == ["whole"]
+    assert [one.name for one in borrow.fitting(found, lookup("v6e-4"))] == ["small"]
+    assert "part: v6e-16, hosts [0, 1, 2]; busy" in borrow.summary(found, {"part": "busy"})
+
+
+FAKE_GCLOUD = """#!/bin/sh
+echo "$@" > "$0.argv"
+case "$*" in *refused*) echo "no permission" >&2; exit 1;; esac
+while [ "$1" != -L ]; do shift; done
+exec python3 -c "
+import socket, sys
+port = int(sys.argv[1].split(':')[0])
+listener = socket.create_server(('127.0.0.1', port))
+sys.stdin.read()
+" "$2"
+"""
+
+
+@pytest.fixture
+def gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program of that name which listens where it is told to, until its input ends."""
+    program = tmp_path / "gcloud"
+    program.write_text(FAKE_GCLOUD)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return program
+
+
+def test_a_tunnel_is_there_for_its_block(gcloud: Path) -> None:
+    ssh = tunnel.to_vm("launcher-me", "us-east5-b", "mine")
+    with tunnel.opened(ssh, "10.0.0.2", 8265, lambda _: None) as url:
+        port = int(url.rpartition(":")[2])
+        assert tunnel.answers(port)
+    assert not tunnel.answers(port)
+    given = gcloud.with_name("gcloud.argv").read_text()
+    assert given.startswith("compute ssh launcher-me --zone us-east5-b --project mine")
+    assert f"-L {port}:10.0.0.2:8265" in given
+
+
+def test_a_tunnel_that_cannot_be_says_why(gcloud: Path) -> None:
+    ssh = tunnel.to_host0("refused", "us-east5-b", "mine")
+    with (
+        pytest.raises(ClusterError, match="no permission"),
+        tunnel.opened(ssh, "10.0.0.2", 8265, lambda _: None),
+    ):
+        pass
+
+
+def test_without_gcloud_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    ssh = tunnel.to_vm("launcher-me", "us-east5-b", "mine")
+    with (
+        pytest.raises(ClusterError, match="gcloud is needed"),
+        tunnel.opened(ssh, "10.0.0.2", 8265, lambda _: None),
+    ):
+        pass
+
+
+def test_the_command_for_the_user_is_one_forward() -> None:
+    ssh = tunnel.to_vm("launcher-me", "us-east5-b", "mine")
+    assert tunnel.command(ssh, "10.0.0.2", 8265) == (
+        "gcloud compute ssh launcher-me --zone us-east5-b --project mine --tunnel-through-iap"
+        " --quiet -- -N -L 8265:10.0.0.2:8265"
+    )
