@@ -27,8 +27,10 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`passed` is None for a scenario that could not be. Seconds are those of `result.json`, and
-    by how many each phase was longer than in the clean run.
+    """`passed` is None for a scenario that could not be, `steps_lost` for a program without steps.
+
+    `seconds` are those of `result.json`, `seconds_more` by how many each phase was longer than in
+    the clean run.
     """
 
     scenario: str
@@ -37,7 +39,7 @@ class Finding:
     failures: tuple[str, ...]
     warnings: tuple[str, ...]
     resumed_from: tuple[int | None, ...]
-    steps_lost: int
+    steps_lost: int | None
     lost_everything: bool
     metrics_equal: bool | None
     metrics: str
@@ -96,7 +98,7 @@ def judge(
         tuple(failures),
         tuple(warnings),
         tuple(told.result.get("resumed_from", ())),
-        gone.steps,
+        None if last_step(told.metrics) is None else gone.steps,
         gone.everything,
         compared.equal,
         compared.text if told.result else "not compared",
@@ -124,7 +126,7 @@ def _failures(expect: Expect, ran: Ran, told: Told, compared: Comparison) -> Ite
     for name, allowed in (("preemptions", expect.preemptions), ("failures", expect.failures)):
         charged = told.result.get(name)
         if charged is not None and not allowed[0] <= charged <= allowed[1]:
-            yield f"charged {charged} {name}, not {in_words(allowed)}"
+            yield f"charged to {name}: {charged}, not {in_words(allowed)}"
     if compared.equal is False and expect.status == "succeeded":
         yield f"other metrics than the clean run: {compared.text}"
     if ran.left:

@@ -19,7 +19,8 @@ HEAD = (
     "charged",
     "left",
 )
-LONGEST = 3  # phases that are named
+WHOLE = ("scenario", "result", "metrics", "left")  # columns that do not wrap
+LONGEST = 2  # phases that are named
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row["scenario"],
         result(row),
         resumed or "-",
-        f"{row['steps_lost']}{' (all)' if row['lost_everything'] else ''}",
+        steps_lost(row),
         {True: "equal", False: "differ", None: "none"}[row["metrics_equal"]],
         longer(row["seconds_more"]),
         charged(row["charged"]),
@@ -41,6 +42,12 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def result(row: Row) -> str:
     return {True: "passed", False: "FAILED", None: "skipped"}[row["passed"]]
+
+
+def steps_lost(row: Row) -> str:
+    if row["steps_lost"] is None:
+        return "-"
+    return f"{row['steps_lost']}{' (all)' if row['lost_everything'] else ''}"
 
 
 def left(row: Row) -> str:
@@ -79,7 +86,9 @@ def show(rows: Sequence[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*HEAD, box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in HEAD:
+        table.add_column(name, no_wrap=name in WHOLE)
     for row in rows:
         style = {True: "", False: "bold red", None: "dim"}[row["passed"]]
         table.add_row(*cells(row), style=style)

@@ -319,8 +319,8 @@ def test_a_run_that_resumed_passes(made: Make) -> None:
     [
         (Ran(5), {"status": "failed", "message": "a bug\nmore"}, "failed, not succeeded: a bug"),
         (Ran(1), {}, "exit code 1, though it succeeded"),
-        (Ran(0), {"preemptions": 0, "failures": 1}, "charged 0 preemptions, not 1"),
-        (Ran(0), {"failures": 1}, "charged 1 failures, not 0"),
+        (Ran(0), {"preemptions": 0, "failures": 1}, "charged to preemptions: 0, not 1"),
+        (Ran(0), {"failures": 1}, "charged to failures: 1, not 0"),
         (Ran(0), {"metrics": lines(1, 39)}, "other metrics than the clean run: step 39, not 40"),
         (Ran(0, left=["projects/p/nodes/n"]), {}, "left behind: projects/p/nodes/n"),
         (Ran(0, undone=["preempt: refused"]), {}, "never happened: preempt: refused"),
