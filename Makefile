@@ -33,6 +33,7 @@ e2e: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@$(RUN) benchmarks/launch.py
+	@$(RUN) benchmarks/recovery.py
 	@$(RUN) benchmarks/calls.py
 
 # `make stress SEED=…` draws the same sequences of launchers, faults and deaths again.

@@ -1,0 +1,28 @@
+"""A JAX program of equal steps: each is one sum over all chips, and one line with its time.
+
+python steps.py            the peers are told by LAUNCHER_* and TPU_* variables, as anywhere
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import multihost_utils
+
+
+def main() -> None:
+    if int(os.environ["LAUNCHER_NUM_PROCESSES"]) > 1:
+        jax.distributed.initialize()
+    step = 0
+    while True:
+        step += 1
+        multihost_utils.process_allgather(jnp.ones(1))
+        print(f"step {step} {time.time():.6f}", flush=True)
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Times how soon a job makes steps again after one of its processes, or a host, has died.
+
+    python benchmarks/recovery.py [-n RUNS]
+
+process   SIGKILL of one of two processes: until it is noticed, and until the first new step
+host      SIGKILL of a whole emulated host: the same, less the time in which its slice is replaced
+by hand   a script that starts the same two processes, waits for a death, ends both, starts both
+polling   the same script when it looks every 30 seconds and starts one Ray job a host, as Google's
+          `ray_tpu` controller did; computed of parts that are measured here: the time from start to
+          first step by hand, the mean wait of half a poll, and the start of an empty Ray job
+
+All in one run, taking turns. The table gives medians and their ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.emulator import client as emulator
+
+STEPS = Path(__file__).with_name("baselines") / "steps.py"
+STEP = re.compile(rb"step (\d+) ([\d.]+)\n")
+SECONDS = 120.0
+POLL_SECONDS = 30.0
+
+
+def wait_for(what: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """What the call gives once it gives something true."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"nothing within {seconds:g} s")
+        time.sleep(0.005)
+    return found
+
+
+def first_step_after(path: Path, moment: float) -> float | None:
+    """When the first step of the youngest start after that moment was made."""
+    text = path.read_bytes() if path.exists() else b""
+    times = [float(t) for number, t in STEP.findall(text) if number == b"1" and float(t) > moment]
+    return times[0] if times else None
+
+
+class Launched:
+    """A run of two processes on an emulated v4-16, started again for ever."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.folder = base / "runs" / "bench"
+        self.env = {**os.environ, "LAUNCHER_HOME": str(base / "home"), "TMPDIR": str(base)}
+        words = ["cluster=v4-16", f"workload.script={STEPS}", "name=bench", "retry.backoff=1ms"]
+        words += ["retry.max_failures=999", "retry.same_step_limit=null", "retry.grace=2s"]
+        words += [f"workload.working_dir={STEPS.parent}"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "launcher", *words],
+            cwd=base,
+            env=self.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def log(self) -> Path:
+        attempts = (self.folder / "logs").glob("attempt-*/s0-h0.log")
+        return max(attempts, key=lambda p: int(p.parent.name[8:]), default=self.folder / "none")
+
+    def events(self) -> list[dict[str, Any]]:
+        path = self.folder / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def running(self) -> None:
+        """Wait for steps of the attempt that is under way."""
+        wait_for(lambda: first_step_after(self.log(), 0.0))
+        time.sleep(0.5)
+
+    def program(self) -> psutil.Process:
+        for process in psutil.process_iter():
+            try:
+                mine = str(self.base) in process.environ().get("LAUNCHER_METRICS", "")
+                if mine and process.environ()["LAUNCHER_PROCESS_ID"] == "1":
+                    return process
+            except (psutil.Error, KeyError):
+                continue
+        raise SystemExit("no process to kill")
+
+    def strike(self, deed: Callable[[], None]) -> tuple[float, float, float]:
+        """Seconds until noticed, until the first new step, and those spent on new slices."""
+        self.running()
+        before, struck = len(self.events()), time.time()
+        deed()
+        wait_for(lambda: [e for e in self.events()[before:] if e["kind"] == "died"])
+        noticed = time.time() - struck
+        step = wait_for(lambda: first_step_after(self.log(), struck))
+        new = self.events()[before:]
+        kinds = {event["kind"]: event["elapsed"] for event in reversed(new)}
+        made = kinds["cluster"] - kinds["again"] if "provisioning" in kinds else 0.0
+        return noticed, step - struck, made
+
+    def kill_process(self) -> None:
+        self.program().send_signal(signal.SIGKILL)
+
+    def kill_host(self) -> None:
+        endpoint = next(e["endpoint"] for e in self.events() if "endpoint" in e)
+        fault = {"command": "fault", "fault": "kill-host", "node": "bench-s0", "worker": 1}
+        emulator.control(endpoint, fault)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+
+class ByHand:
+    """The same two processes, kept going by a loop."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.port = 15_000
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.start()
+
+    def start(self) -> None:
+        self.port += 1
+        hosts = "127.0.9.10,127.0.9.11"
+        for index in range(2):
+            variables = {
+                "JAX_FORCE_TPU_INIT": "1",
+                "JAX_PLATFORMS": "cpu",
+                "JAX_NUM_CPU_DEVICES": "4",
+                "JAX_COORDINATOR_PORT": str(self.port),
+                "TPU_WORKER_ID": str(index),
+                "TPU_WORKER_HOSTNAMES": hosts,
+                "MEGASCALE_COORDINATOR_ADDRESS": "",
+                "MEGASCALE_NUM_SLICES": "",
+                "MEGASCALE_SLICE_ID": "",
+                "LAUNCHER_NUM_PROCESSES": "2",
+                "PYTHONUNBUFFERED": "1",
+            }
+            with (self.base / f"hand-{index}.log").open("ab") as log:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, STEPS], env=os.environ | variables, stdout=log, stderr=log
+                    )
+                )
+
+    def strike(self) -> float:
+        """Seconds from the death of a process to the first new step."""
+        log = self.base / "hand-0.log"
+        wait_for(lambda: first_step_after(log, 0.0))
+        time.sleep(0.5)
+        struck = time.time()
+        self.processes[1].send_signal(signal.SIGKILL)
+        while all(process.poll() is None for process in self.processes):
+            time.sleep(0.005)
+        self.end()
+        self.start()
+        moment: float = wait_for(lambda: first_step_after(log, struck))
+        return moment - struck
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.processes = []
+
+
+@contextmanager
+def empty_job() -> Iterator[Callable[[], float]]:
+    """Times an empty Ray job on a small cluster of its own."""
+    sys.path.insert(0, str(STEPS.parent))
+    import ray_cluster
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    with ray_cluster.cluster(dashboard=True) as (_, dashboard):
+        client = wait_for(lambda: connected(JobSubmissionClient, dashboard))
+
+        def run() -> float:
+            started = time.monotonic()
+            job = client.submit_job(entrypoint="true", entrypoint_resources={"TPU": 1})
+            wait_for(lambda: client.get_job_status(job) == JobStatus.SUCCEEDED)
+            return time.monotonic() - started
+
+        run()
+        yield run
+
+
+def connected(client: Any, dashboard: str) -> Any:
+    try:
+        return client(f"http://{dashboard}")
+    except (ConnectionError, RuntimeError):
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-n", type=int, default=5, help="how many times each")
+    runs = parser.parse_args().n
+    rows: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as folder:
+        launched, by_hand = Launched(Path(folder)), ByHand(Path(folder))
+        try:
+            for turn in range(runs + 1):
+                noticed, total, _ = launched.strike(launched.kill_process)
+                hand = by_hand.strike()
+                host_noticed, host_total, made = launched.strike(launched.kill_host)
+                if turn:  # the first round warms up
+                    rows.setdefault("process, noticed", []).append(noticed)
+                    rows.setdefault("process, first new step", []).append(total)
+                    rows.setdefault("host, noticed", []).append(host_noticed)
+                    rows.setdefault("host, first new step less new slice", []).append(
+                        host_total - made
+                    )
+                    rows.setdefault("by hand, first new step", []).append(hand)
+        finally:
+            launched.end()
+            by_hand.end()
+    with empty_job() as job:
+        jobs = [job() for _ in range(runs)]
+    hand = statistics.median(rows["by hand, first new step"])
+    rows["polling, first new step"] = [hand + POLL_SECONDS / 2 + took for took in jobs]
+    print("| what | median | range | / by hand | / polling |\n| --- | --- | --- | --- | --- |")
+    polling = statistics.median(rows["polling, first new step"])
+    for name, times in rows.items():
+        middle = statistics.median(times)
+        ratios = f"{middle / hand:.2f} | {middle / polling:.2f}" if "step" in name else " | "
+        print(f"| {name} | {middle:.2f} s | {min(times):.2f} to {max(times):.2f} | {ratios} |")
+
+
+if __name__ == "__main__":
+    main()
