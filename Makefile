@@ -52,7 +52,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) lacks the venv module (Debian, Ubuntu: apt install python3-venv)." >&2; \
 	  exit 1; }
-	@echo "Installing into $(LAUNCHER_VENV): 90 packages, 1.1 GB. This takes one to five minutes ..."
+	@echo "Installing into $(LAUNCHER_VENV): 110 packages, 1.3 GB. This takes one to six minutes ..."
 	@$(PYTHON) -m venv "$(LAUNCHER_VENV)"
 	@$(RUN) -m pip install -qq --disable-pip-version-check --compile \
 	  --constraint constraints.txt --editable '.[dev]'

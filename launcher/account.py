@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from launcher import registry
 from launcher.budget import Budget
+from launcher.codec import from_json, to_json
 from launcher.evidence import Earlier
 from launcher.session import Session
 
@@ -43,7 +43,7 @@ class Account:
                 "final_step": self.final_step,
                 "resumed_from": self.resumed_from,
                 "budget": self.budget.to_json(),
-                "earlier": [earlier_to_json(earlier) for earlier in self.earlier],
+                "earlier": [to_json(earlier) for earlier in self.earlier],
                 "seconds": session.timeline.seconds(),
             },
         )
@@ -64,14 +64,5 @@ def open_account(session: Session) -> Account:
         attempts=found["attempts"],
         final_step=found["final_step"],
         resumed_from=found["resumed_from"],
-        earlier=[Earlier(**earlier_from_json(row)) for row in found["earlier"]],
+        earlier=[from_json(Earlier, row) for row in found["earlier"]],
     )
-
-
-def earlier_to_json(earlier: Earlier) -> dict[str, Any]:
-    return asdict(earlier)
-
-
-def earlier_from_json(row: dict[str, Any]) -> dict[str, Any]:
-    place = row["place"]
-    return {**row, "place": tuple(place) if place else None}

@@ -14,8 +14,7 @@ from functools import cached_property
 
 from launcher import signatures
 from launcher.evidence import Evidence
-from launcher.gang import LEFT_EARLY
-from launcher.member import Ending, Member
+from launcher.member import LEFT_EARLY, Ending, Member
 from launcher.signatures import Kind, Signature
 
 SKEW = 2.0  # seconds by which clocks of hosts may differ

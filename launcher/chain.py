@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import tenacity
 
 from launcher import registry
-from launcher.errors import ProvisioningError, Reason, Refused
+from launcher.errors import Reason, Refused
 from launcher.plan import Choice
 from launcher.providers import Pause
 from launcher.providers.reasons import POLICIES
@@ -88,7 +88,7 @@ class Chain:
     def walk(self, take: Callable[[Choice], T]) -> T:
         """What `take` gives for the first choice that can be had.
 
-        Raises ProvisioningError, with the last words on every choice, when none is left to ask for,
+        Raises Refused, with the last words on every choice, when none is left to ask for,
         or when the next round would begin after `queue_timeout`.
         """
         rounds = tenacity.Retrying(
@@ -155,15 +155,17 @@ class Chain:
         seconds = state.next_action.sleep if state.next_action else 0.0
         self._tell("waiting", f"for capacity; asks again in {seconds:.1f} s")
 
-    def _failure(self, why: str) -> ProvisioningError:
+    def _failure(self, why: str) -> Refused:
         if len(self._refusals) == 1:
             refused = next(iter(self._refusals.values()))
             hint = POLICIES[refused.reason].hint
             waited = f"\n{why}" if POLICIES[refused.reason].later else ""
             return Refused(refused.reason, f"{refused}{waited}{hint and f'{chr(10)}{hint}'}")
         lines = [f"  {title}: {r.reason}: {r}" for title, r in self._refusals.items()]
-        hints = dict.fromkeys(POLICIES[r.reason].hint for r in self._refusals.values())
-        return ProvisioningError("\n".join([f"{why}:", *lines, *filter(None, hints)]))
+        reasons = [refused.reason for refused in self._refusals.values()]
+        hints = dict.fromkeys(POLICIES[reason].hint for reason in reasons)
+        hopeful = [reason for reason in reasons if POLICIES[reason].later] or reasons
+        return Refused(hopeful[-1], "\n".join([f"{why}:", *lines, *filter(None, hints)]))
 
 
 def error_of(state: tenacity.RetryCallState) -> BaseException | None:

@@ -23,6 +23,7 @@ from launcher import (
     host_processes,
     journal,
     link,
+    member,
     notices,
     raynode,
     recorder,
@@ -30,7 +31,7 @@ from launcher import (
     watch,
 )
 from launcher.coordinator import Head
-from launcher.errors import ClusterError, ProvisioningError, SliceLost
+from launcher.errors import ClusterError, SliceLost
 from launcher.member import Place
 
 NAMESPACE = "launcher"
@@ -42,6 +43,7 @@ ON_HOSTS = (
     host_processes,
     journal,
     link,
+    member,
     notices,
     recorder,
     stacks,
@@ -133,19 +135,13 @@ def gather(
     `slices` are by slice number. `is_late` says that the deadline has
     passed, `pause` may raise to end the wait, `joined` is told of each host.
     """
-    import ray
 
     agents = {
         (index, worker): ask(expected.node, worker, expected.incarnation)
         for index, expected in slices.items()
         for worker in range(hosts_per_slice)
     }
-    try:
-        return answered(agents, slices, is_late, pause, console, joined)
-    except ProvisioningError:
-        for handle in agents.values():
-            ray.kill(handle)  # or they would wait for ever for hosts that never come
-        raise
+    return answered(agents, slices, is_late, pause, console, joined)
 
 
 def answered(
@@ -160,15 +156,20 @@ def answered(
 
     answers = {handle.hello.remote(): place for place, handle in agents.items()}
     hosts: dict[Place, Host] = {}
-    while waiting := [answer for answer, place in answers.items() if place not in hosts]:
-        ready, _ = ray.wait(waiting, num_returns=1, timeout=0.1)
-        for answer in ready:
-            place = answers[answer]
-            hosts[place] = to_host(place, answer, agents[place])
-            joined(place)
-        if not ready and is_late():
-            raise ClusterError(missing(slices, {answers[x] for x in waiting}, console))
-        pause(0)
+    try:
+        while waiting := [answer for answer, place in answers.items() if place not in hosts]:
+            ready, _ = ray.wait(waiting, num_returns=1, timeout=0.1)
+            for answer in ready:
+                place = answers[answer]
+                hosts[place] = to_host(place, answer, agents[place])
+                joined(place)
+            if not ready and is_late():
+                raise ClusterError(missing(slices, {answers[x] for x in waiting}, console))
+            pause(0)
+    except BaseException:
+        for place in agents.keys() - hosts.keys():
+            ray.kill(agents[place])  # or it would wait for ever for a host that never comes
+        raise
     require_equal_versions(hosts)
     return dict(sorted(hosts.items()))
 

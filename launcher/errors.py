@@ -6,6 +6,9 @@
     │   └── Refused               3    one request came to nothing, and why
     │       └── SliceLost         3    … since the slice was lost before its hosts could be used
     ├── ClusterError              4    hosts did not join, versions differ, dependencies
+    │   ├── fanout.HostsLost      4    agents that can be asked no more
+    │   ├── Superseded            4    another supervisor has taken the attempt over
+    │   └── remote.follow.Lost    4    a job that ended without a last word
     ├── WorkloadError             5    the user's program failed
     ├── PreemptionBudgetSpent     6    preempted more often than retry.max_preemptions
     └── Interrupted             130    Ctrl-C, SIGTERM, or `cancel`
@@ -98,6 +101,10 @@ class ClusterError(LauncherError):
     """The slices are there, but no usable Ray cluster came of them."""
 
     exit_code = 4
+
+
+class Superseded(ClusterError):
+    """Another supervisor has taken the attempt over: what was held is that one's."""
 
 
 class WorkloadError(LauncherError):

@@ -1,4 +1,4 @@
-"""All that is known when an attempt has ended: plain data, exact as JSON both ways.
+"""All that is known when an attempt has ended: plain data, exact as JSON both ways (`codec`).
 
 Times are seconds since the epoch. Those of processes and notices come from the hosts' clocks, which
 differ by up to a second or two; the rest is from this machine's.
@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
-import re
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from launcher.errors import Reason
-from launcher.member import Ending, Member, Place, describe
+from launcher.member import Ending, Member, Place
 
 GONE = "GONE"  # the state word of a node or queued resource that the API knows no more
 
@@ -141,121 +136,3 @@ class Evidence:
     def __post_init__(self) -> None:
         for field in ("endings", "symptoms", "queued", "hosts", "notices", "earlier"):
             object.__setattr__(self, field, tuple(getattr(self, field)))
-
-
-def to_json(evidence: Evidence) -> dict[str, Any]:
-    """Plain JSON values; a process is written as on screen, what is not known is left out."""
-    value = _encode(evidence)
-    assert isinstance(value, dict)
-    return value
-
-
-def from_json(value: object) -> Evidence:
-    """The same evidence again. Raises ValueError that names the place of what does not fit."""
-    decoded = _decode(Evidence, value, "evidence")
-    assert isinstance(decoded, Evidence)
-    return decoded
-
-
-def member_text(member: Member) -> str:
-    """As on screen, but never ambiguous: a process with an index always shows it."""
-    shown = dataclasses.replace(member, single=member.single and not member.index)
-    return str(shown)
-
-
-def parse_member(text: str) -> Member:
-    """`s0 h2`, or `s0 h2 p1` where a host has several. Raises ValueError."""
-    found = re.fullmatch(r"s(\d+) h(\d+)(?: p(\d+))?", text)
-    if not found:
-        raise ValueError(f"{text!r} is no process: expected `s0 h2` or `s0 h2 p1`")
-    slice_, host, index = found.groups()
-    return Member(int(slice_), int(host), int(index or 0), single=index is None)
-
-
-def _encode(value: object) -> object:
-    match value:
-        case Member():
-            return member_text(value)
-        case enum.Enum():
-            return value.value
-        case tuple() | list():
-            return [_encode(item) for item in value]
-        case Mapping():
-            return {str(key): _encode(item) for key, item in value.items()}
-        case _ if dataclasses.is_dataclass(value):
-            pairs = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-            return {f.name: _encode(item) for f, item in pairs if item != _default(f)}
-    return value
-
-
-def _default(field: dataclasses.Field[Any]) -> object:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _decode(kind: Any, value: Any, where: str) -> Any:
-    """`value` as a `kind`: a data class, an enum, a container of them, or a plain value."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType:
-        optional = next(a for a in arguments if a is not type(None))
-        return None if value is None else _decode(optional, value, where)
-    if kind is Member:
-        return _checked(parse_member, value, where)
-    if dataclasses.is_dataclass(kind):
-        return _decode_fields(kind, value, where)
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return _checked(kind, value, where)
-    if origin is not None and issubclass(origin, Mapping):
-        return _decode_mapping(arguments, _of_type(dict, value, where), where)
-    if origin is not None and issubclass(origin, Sequence):
-        return _decode_sequence(arguments, _of_type(list, value, where), where)
-    return float(value) if kind is float and type(value) is int else _of_type(kind, value, where)
-
-
-def _decode_fields(kind: Any, value: Any, where: str) -> Any:
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    value = _filled(value) if kind is Ending and isinstance(value, dict) else value
-    known = _of_type(dict, value, where)
-    if unknown := known.keys() - fields.keys():
-        raise ValueError(f"{where}: {sorted(unknown)[0]!r} is none of {', '.join(fields)}")
-    needed = {n for n, f in fields.items() if _default(f) is dataclasses.MISSING}
-    if missing := needed - known.keys():
-        raise ValueError(f"{where}: {sorted(missing)[0]!r} is missing")
-    return kind(**{n: _decode(_hints(kind)[n], v, f"{where}.{n}") for n, v in known.items()})
-
-
-def _filled(ending: dict[str, Any]) -> dict[str, Any]:
-    """An ending's reason may be left out where the code says it all."""
-    code = ending.get("code")
-    words = {"reason": describe(code)} if isinstance(code, int) else {}
-    return words | ending
-
-
-def _decode_mapping(arguments: tuple[Any, ...], value: dict[str, Any], where: str) -> Any:
-    key, item = arguments
-    return {_checked(key, k, where): _decode(item, v, f"{where}.{k}") for k, v in value.items()}
-
-
-def _decode_sequence(arguments: tuple[Any, ...], value: list[Any], where: str) -> Any:
-    if len(arguments) > 1 and arguments[1] is not Ellipsis and len(value) != len(arguments):
-        raise ValueError(f"{where}: expected {len(arguments)} values, got {len(value)}")
-    return tuple(_decode(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
-
-
-def _checked(parse: Any, value: Any, where: str) -> Any:
-    try:
-        return parse(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _of_type(kind: Any, value: Any, where: str) -> Any:
-    if type(value) is not kind:
-        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}")
-    return value

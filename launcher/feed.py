@@ -46,6 +46,7 @@ class Feed:
         self.account.resumed_from.append(max(step, 0))
         self.session.timeline.resume(step)
         self.session.tell("resumed", f"from step {max(step, 0)}", step=max(step, 0))
+        self.account.save(self.session)
 
     def _step(self, step: int) -> None:
         account = self.account

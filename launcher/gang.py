@@ -16,22 +16,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from launcher.errors import ClusterError
+from launcher.errors import ClusterError, Superseded
 from launcher.evidence import Hang, Host, Notice, Told
 from launcher.links import Links
-from launcher.member import Ending, Member, Place, describe
+from launcher.member import LEFT_EARLY, TAIL_BYTES, Ending, Member, Place, describe
 
 SILENCE_SECONDS = 10.0  # an agent sends a heartbeat every second
 CONNECT_SECONDS = 60.0
 KILL_SECONDS = 15.0  # beyond the grace, for SIGKILL to be confirmed
 STACKS_SECONDS = 20.0  # for the agents to say where the processes hang
-TAIL = 4096  # bytes of the last output that an ending keeps
 KEPT_BYTES = 2**26  # after so much output of a process its host is told what it need not keep
-LEFT_EARLY = 124  # the exit code of timeout(1)
-
-
-class Superseded(ClusterError):
-    """Another supervisor has taken the attempt over; its processes are that one's."""
 
 
 class Sink(Protocol):
@@ -107,8 +101,10 @@ class Gang:
         self.links.wait_for(lambda: set(self.hosts) - self.gone, seconds)
 
     def close(self) -> None:
-        """End the threads and connections of this gang; the agents may forget the attempt."""
-        for place in self.gone:
+        """End the threads and connections of this gang; the agents may forget the attempt, unless
+        another supervisor follows it.
+        """
+        for place in () if self.superseded else self.gone:
             self.links.send(place, kind="done")
         self.links.close()
 
@@ -224,7 +220,7 @@ class Gang:
         match frame["kind"]:
             case "output" if member:
                 self.moved = time.monotonic()
-                self.tails[member] = (self.tails.get(member, b"") + payload[-TAIL:])[-TAIL:]
+                self.tails[member] = (self.tails.get(member, b"") + payload)[-TAIL_BYTES:]
                 sink.output(member, payload)
                 self._acknowledge(member, frame["offset"], len(payload))
             case "metrics" if member:

@@ -55,10 +55,6 @@ class Holding:
         self._used = True
         return self._joined
 
-    def abandon(self) -> None:
-        """Leave everything to the supervisor that has taken the run over."""
-        self._stack.pop_all()
-
     def damaged(self, verdict: Verdict) -> None:
         """Keep in mind what the verdict says must be made anew, and where slices do not live."""
         self._charge()

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.descendants import end_descendants, end_group, signal_group
+from launcher.descendants import KILL_SECONDS, end_descendants, end_group, signal_group
 from launcher.journal import Journal, Offsets, Teller
 from launcher.link import Link
 from launcher.recorder import Recorder
@@ -25,6 +25,9 @@ from launcher.stacks import stacks
 # How long what a process started and left in its group may go on after it: to write the last
 # words of a pipeline when it ended well.
 PATIENCE_SECONDS = {True: 1.0, False: 0.1}
+DISK_FULL_SECONDS = 5.0  # for the last output of a process to find room
+NOTED_SECONDS = 10.0  # for the news of processes that were killed
+END_SECONDS = KILL_SECONDS + NOTED_SECONDS + 10.0
 
 
 class HostProcesses:
@@ -144,6 +147,7 @@ class HostProcesses:
                 start_new_session=True,
             )
         except OSError as error:
+            recorder.finish()  # its own words, if there is room
             recorder.say(f"cannot start {argv[0]}: {error}")
             self._note_exit(index, exec_failure_code(error))
             return
@@ -158,7 +162,7 @@ class HostProcesses:
         ended_at, was_told = time.time(), self.deadline < math.inf
         patience = min(PATIENCE_SECONDS[code == 0], self.deadline - time.monotonic())
         end_group(child.pid, patience)
-        self.recorders[index].copy()
+        self.recorders[index].finish(min(DISK_FULL_SECONDS, self.deadline - time.monotonic()))
         self._note_exit(index, code, ended_at, was_told)
 
     def _note_exit(
@@ -171,6 +175,7 @@ class HostProcesses:
             end_descendants(self._leaders())
         event = {"ordered": was_told and not self.why, "why": self.why if was_told else ""}
         exit_ = {"kind": "exit", "process": index, "code": code, **event}
+        self.journal.tails[index] = self.recorders[index].tail
         self.journal.tell(**exit_, time=ended_at or time.time())
         with self.changed:
             self.noted.add(index)
@@ -193,8 +198,9 @@ class HostProcesses:
         """End all now; returns the ids of processes that do not die."""
         self.stop(grace=0)
         with self.changed:
-            self.changed.wait_for(lambda: self.is_gone)
-        return self.left
+            if self.changed.wait_for(lambda: self.is_gone, END_SECONDS):
+                return self.left
+        return end_descendants(self._leaders())
 
     def _end(self) -> None:
         with self.starting:  # all have been started
@@ -208,10 +214,9 @@ class HostProcesses:
                 self.changed.wait(left)
         self.left = end_descendants(self._leaders())
         for recorder in self.recorders.values():
-            recorder.copy()
             recorder.close()
         with self.changed:
-            self.changed.wait_for(lambda: not self._remaining() or self.left)
+            self.changed.wait_for(lambda: not self._remaining() or self.left, NOTED_SECONDS)
         oom_kills = count_oom_kills() - self.oom_kills
         self.journal.tell(kind="gone", left=self.left, oom_kills=oom_kills)
         with self.changed:

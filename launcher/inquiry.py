@@ -19,6 +19,7 @@ from launcher.verdict import Budget, Outcome, Verdict, judge
 
 LOOK_SECONDS = 0.2  # between looks at the API, growing
 LONGEST_LOOK_SECONDS = 5.0
+NAMING_SECONDS = 0.5  # for a lost host to turn out as preempted: it is replaced in any case
 # What a host that is going may do to a process, before the API says that it goes: SIGTERM,
 # SIGKILL, SIGHUP.
 SUSPICIOUS = frozenset({-15, 143, -9, 137, -1, 129})
@@ -57,7 +58,9 @@ def with_news(session: Session, known: Evidence, look: Look) -> Evidence:
     while True:
         waited = time.monotonic() - began
         evidence = dataclasses.replace(known, window=round(waited, 3), **look())
-        if not is_unsure(judge(evidence)) or waited > window:
+        patience = window if is_unsure(judged := judge(evidence)) else NAMING_SECONDS
+        named = judged.outcome is not Outcome.HOST_LOST
+        if waited > patience or (named and patience is not window):
             return evidence
         session.interrupt.pause(delay)
         delay = min(1.5 * delay, LONGEST_LOOK_SECONDS)

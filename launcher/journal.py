@@ -21,7 +21,6 @@ from launcher.link import Link
 from launcher.watch import Watch
 
 CHUNK = 2**18
-TAIL = 4096  # bytes of the last output that go along with an exit
 HEARTBEAT_SECONDS = 1.0
 PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 FINAL = ("exit", "gone")  # events before which all output has been sent
@@ -35,6 +34,7 @@ class Journal:
         self.folder = folder
         self.processes = processes
         self.events: list[dict[str, Any]] = []
+        self.tails: dict[int, bytes] = {}  # the last output of those that have ended
         self.watches: list[Watch] = []
         folder.mkdir(parents=True)
 
@@ -105,13 +105,11 @@ class Teller:
             return False
         event = self.journal.events[self.told]
         concerned = [event["process"]] if "process" in event else self.journal.processes
-        tail = b""
         if event["kind"] in FINAL:
             for process in concerned:
                 self._drain(process)
-        if event["kind"] == "exit":
-            tail = self.outputs[event["process"]].tail()
         self.told += 1
+        tail = self.journal.tails[event["process"]] if event["kind"] == "exit" else b""
         return self.link.send(tail, **event)
 
     def _drain(self, process: int) -> None:
@@ -166,11 +164,6 @@ class Growing:
         chunk = os.pread(file.fileno(), CHUNK, self.offset) if file else b""
         self.offset += len(chunk)
         return chunk
-
-    def tail(self) -> bytes:
-        """The last bytes, however much of the file was read."""
-        file = self.open()
-        return os.pread(file.fileno(), TAIL, max(0, self.size() - TAIL)) if file else b""
 
 
 class Lines:

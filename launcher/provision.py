@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher import cluster, coordinator, registry, removal, slices
 from launcher.coordinator import Head
-from launcher.errors import ClusterError, Interrupted, LauncherError, Refused
+from launcher.errors import ClusterError, Interrupted, LauncherError, Refused, Superseded
 from launcher.member import Place
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
@@ -55,7 +55,8 @@ def acquired(session: Session, *, stays: bool) -> contextlib.AbstractContextMana
 def made(session: Session, *, stays: bool) -> Iterator[Joined]:
     """Slices and cluster for the time of the block; afterwards both are gone, unless `stays`.
 
-    A failure or an interrupt takes them away too. A run whose slices were `up` before leaves them.
+    A failure or an interrupt takes them away too. A run whose slices were `up` before leaves them,
+    and so does one whose supervisor has been superseded.
     Raises ConfigError, and touches nothing, when something else is up under this name.
     """
     record = registry.record(session.spec.name)
@@ -70,6 +71,9 @@ def made(session: Session, *, stays: bool) -> Iterator[Joined]:
         if stays:  # from now on: what dies on the way up is for gc to remove
             registry.update(session.spec.name, stays=True)
         yield joined
+    except Superseded:
+        leave(session)
+        raise
     except BaseException:
         if not was_up:
             release(session)

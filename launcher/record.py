@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ from launcher.member import Member
 from launcher.registry import json_text, write_whole
 
 RUNS = "LAUNCHER_RUNS"
+BLOCK = 65_536  # bytes that are read at a time from the end of a file
 
 
 def runs_folder() -> Path:
@@ -185,6 +186,34 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def last_step(folder: Path) -> int | None:
+    """Of the last line of metrics that tells a step; there may be millions of lines before it."""
+    for line in lines_from_end(folder / "metrics.jsonl"):
+        if type(step := json.loads(line).get("step")) is int:
+            return step
+    return None
+
+
+def lines_from_end(path: Path) -> Iterator[bytes]:
+    """The complete lines of a file, the last one first."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        start, rest, ended = file.seek(0, os.SEEK_END), b"", False
+        while start:
+            size = min(start, BLOCK)
+            start = file.seek(start - size)
+            rest, *lines = (file.read(size) + rest).split(b"\n")
+            if lines and not ended:
+                ended = True
+                del lines[-1]  # behind the last line feed: a line being written, or nothing
+            yield from reversed(lines)
+        if ended:
+            yield rest
 
 
 # What a run is doing once an event of that kind has happened.

@@ -47,11 +47,11 @@ def machine_id() -> str:
     return hashlib.sha256(f"{socket.gethostname()}{home()}".encode()).hexdigest()[:12]
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """A reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_bytes(content if isinstance(content, bytes) else content.encode())
     beside.rename(path)
 
 

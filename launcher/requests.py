@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from launcher.capacity import CAPACITIES, FLEX_START, QUEUED_RESERVED
@@ -15,9 +16,10 @@ from launcher.spec import Machine, Offer, Queue, Spec
 
 LABEL_RUN, LABEL_OWNER = "launcher-run", "launcher-owner"
 LABEL_MACHINE, LABEL_ATTEMPT = "launcher-machine", "launcher-attempt"
-OWNERSHIP = (LABEL_RUN, LABEL_OWNER)  # labels that tell whose a node is
+OWNERSHIP = (LABEL_RUN, LABEL_OWNER, LABEL_MACHINE)  # labels that tell whose a resource is
 TAG = "launcher"  # of VMs that may reach each other, where the coordinator is a VM
 AT_RUN_TIME = "<known when the coordinator is up>"
+FROM_NOW = "<time of the request> + "
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 NODES, QUEUED_RESOURCES = "nodes", "queuedResources"  # the API's collections
 
@@ -54,6 +56,11 @@ class Request:
     @property
     def node_names(self) -> tuple[str, ...]:
         return tuple(f"{self.parent}/{NODES}/{node}" for node in self.nodes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of everything that comes of it."""
+        return tuple(dict.fromkeys((self.name, *self.node_names)))
 
     @property
     def node(self) -> Mapping[str, Any]:
@@ -184,19 +191,33 @@ def queued_request(spec: Spec, offer: Offer, parent: str, node: dict[str, Any]) 
 def queueing_policy(queue: Queue, queue_timeout: float) -> dict[str, Any]:
     """When it may be granted. Without a wish it expires when the launcher would give it up: one
     whose launcher died is not granted, and billed, an hour later (marin#4724).
+
+    An interval has two times; those that count from the request are known when it is made.
     """
     after, until = queue.valid_after, queue.valid_until or queue_timeout
-    if after is not None and isinstance(after, str) and isinstance(until, str):
-        return {"valid_interval": {"start_time": after, "end_time": until}}
     if after is not None:
-        return valid("valid_after", after)
-    return valid("valid_until", until)
+        return {"valid_interval": {"start_time": moment(after), "end_time": moment(until)}}
+    if isinstance(until, str):
+        return {"valid_until_time": until}
+    return {"valid_until_duration": duration(until)}
 
 
-def valid(key: str, moment: float | str) -> dict[str, Any]:
-    if isinstance(moment, str):
-        return {f"{key}_time": moment}
-    return {f"{key}_duration": duration(moment)}
+def moment(given: float | str) -> str:
+    return given if isinstance(given, str) else f"{FROM_NOW}{duration(given)}"
+
+
+def dated(request: Request, now: datetime) -> Request:
+    """The request with times in the place of those that count from it."""
+    return replace(request, body=_dated(request.body, now))
+
+
+def _dated(value: Any, now: datetime) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _dated(inner, now) for key, inner in value.items()}
+    if isinstance(value, str) and value.startswith(FROM_NOW):
+        later = now + timedelta(seconds=float(value.removeprefix(FROM_NOW).removesuffix("s")))
+        return later.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return value
 
 
 def duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from launcher.member import Member
 
 LONGEST_LINE = 65_536
 # Chatter of libraries, a line per device: kept in the logs, not shown.
-CHATTER = (b"[Gloo] Rank ", b"Expected number of connected peer ranks")
+CHATTER = re.compile(rb"connected to \d+ peer ranks|Expected number of connected peer ranks")
 
 
 class Screen:
@@ -78,7 +79,7 @@ class Screen:
         self.partial.clear()
 
     def _print(self, member: Member, lines: list[bytes]) -> None:
-        lines = [line for line in lines if not line.startswith(CHATTER)]
+        lines = [line for line in lines if not CHATTER.search(line)]
         if not lines:
             return
         prefix = f"[{member}] "

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-TAIL_BYTES = 16_384  # of a process's output; JAX says up to 5 kB after a traceback (measured)
 TEXT_CHARS = 300
 # Lines of the program after a traceback that say that it lived on.
 HANDLED_LINES = 30
@@ -96,6 +95,7 @@ TABLE = _patterns(
         (Kind.COORDINATION, r"[Cc]oordination[ _]?[Ss]ervice.*(UNAVAILABLE|DEADLINE)", "JAX"),
         (Kind.COORDINATION, r"DEADLINE_EXCEEDED.*RegisterTask", "JAX 0.10.2"),
         (Kind.COORDINATION, r"CoordinationService/(PollForError|RegisterTask|Shutdown)", "JAX"),
+        (Kind.COORDINATION, r"DEADLINE_EXCEEDED.*GetKeyValue\(\) timed out", "JAX 0.10.2"),
         (Kind.PEER_LOST, r"Gloo [\w-]+ failed: .*(Connection|Timed out|peer)", "JAX 0.10.2"),
         (Kind.PEER_LOST, r"\bgloo/transport/tcp\b.*(Connection|Timed out|closed)", "PyTorch"),
         (Kind.PEER_LOST, r"grpc_message:\"Socket closed\"", "marin-community/marin#5747"),

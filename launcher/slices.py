@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from launcher import registry, removal
@@ -20,7 +21,7 @@ from launcher.errors import ConfigError, ProvisioningError, Reason, Refused, Sli
 from launcher.plan import Choice
 from launcher.providers import Deadlines, Pause
 from launcher.providers.states import State
-from launcher.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request
+from launcher.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request, dated
 from launcher.session import Session
 
 T = TypeVar("T")
@@ -107,31 +108,30 @@ def node_names(choice: Choice) -> list[str]:
 def acquire(session: Session, fill: Fill, meanwhile: Meanwhile[T]) -> T:
     """What `meanwhile` makes of the first choice of the plan that can be had.
 
-    Raises ProvisioningError when none can be had in time.
+    Raises Refused when none can be had in time.
     """
-    chain = Chain(
-        session.plan.choices,
+    chain = chain_of(session, session.plan.choices)
+    return chain.walk(lambda choice: take(session, choice, fill, meanwhile))
+
+
+def chain_of(session: Session, choices: Sequence[Choice]) -> Chain:
+    return Chain(
+        choices,
         memory=Memory(),
         queue_timeout=session.spec.cluster.queue_timeout,
         pause=session.interrupt.pause,
         tell=session.tell,
     )
-    return chain.walk(lambda choice: take(session, choice, fill, meanwhile))
 
 
 def replace(
     session: Session, choice: Choice, broken: Collection[int], fill: Fill, meanwhile: Meanwhile[T]
 ) -> T:
     """New slices in the place of the broken ones of a choice; the others stay as they are."""
-    chain = Chain(
-        [choice],
-        memory=Memory(),
-        queue_timeout=session.spec.cluster.queue_timeout,
-        pause=session.interrupt.pause,
-        tell=session.tell,
-    )
     give_up(session, choice, broken)
-    return chain.walk(lambda choice: take(session, choice, fill, meanwhile, broken))
+    return chain_of(session, [choice]).walk(
+        lambda choice: take(session, choice, fill, meanwhile, broken)
+    )
 
 
 def take(
@@ -174,7 +174,7 @@ def requests_of(choice: Choice, part: Collection[int] | None) -> list[Request]:
 def put_on_record(
     session: Session, choice: Choice, wanted: Sequence[Request], incarnation: str
 ) -> None:
-    names = [name for r in choice.requests for name in (r.name, *r.node_names)]
+    names = [name for request in choice.requests for name in request.names]
     record = registry.record(session.spec.name) or {}
     others = record.get("incarnations", {}) if len(wanted) < len(choice.requests) else {}
     mine = {node: incarnation for request in wanted for node in request.nodes}
@@ -184,7 +184,7 @@ def put_on_record(
         attempt=None,
         offer=offer_of(choice),
         nodes=node_names(choice),
-        resources=list(dict.fromkeys(names)),
+        resources=names,
         cost_per_hour_usd=choice.cost_per_hour_usd,
     )
 
@@ -196,7 +196,7 @@ def filled(request: Request, session: Session, incarnation: str, fill: Fill) -> 
         node["labels"][LABEL_ATTEMPT] = f"{session.folder.attempt}-{incarnation}"
         fill(node, incarnation)
 
-    return request.with_node(change)
+    return dated(request.with_node(change), datetime.now(UTC))
 
 
 def give_up(session: Session, choice: Choice, part: Collection[int] | None = None) -> None:
@@ -205,7 +205,7 @@ def give_up(session: Session, choice: Choice, part: Collection[int] | None = Non
     assert record is not None  # written before the first call
     if part is not None:
         lost = requests_of(choice, part)
-        names = [name for request in lost for name in (request.name, *request.node_names)]
+        names = [name for request in lost for name in request.names]
         removal.delete_all(session.provider.get(), names, removal.labels_of(record))
         return
     removal.delete_resources(record, session.provider.get())
@@ -230,7 +230,7 @@ def create(session: Session, choice: Choice, request: Request, pause: Pause) -> 
     provider = session.provider.get()
     pause(0)
     session.folder.event("provisioning", node=request.name, endpoint=provider.endpoint)
-    deadlines = Deadlines(session.spec.cluster.queue_timeout, choice.provision_timeout)
+    deadlines = Deadlines(queue_seconds(session), choice.provision_timeout)
 
     def watch(word: str, state: State) -> None:
         session.states[request.id] = state
@@ -240,6 +240,12 @@ def create(session: Session, choice: Choice, request: Request, pause: Pause) -> 
     for node in provider.create(request, deadlines, pause, watch):
         short = node.name.rpartition("/")[2]
         session.tell("ready", f"{short} is READY on {provider.title}", node=node.name)
+
+
+def queue_seconds(session: Session) -> float:
+    """How long one queued choice may wait: all of a chain share the time there is for capacity."""
+    queued = sum(choice.requests[0].queued for choice in session.plan.choices)
+    return session.spec.cluster.queue_timeout / max(1, queued)
 
 
 def require_alive(session: Session, choice: Choice) -> None:

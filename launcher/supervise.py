@@ -18,10 +18,13 @@ from launcher.errors import (
     LauncherError,
     PreemptionBudgetSpent,
     ProvisioningError,
+    Refused,
+    Superseded,
     WorkloadError,
 )
+from launcher.evidence import Cancelled, Evidence, Refusal
 from launcher.feed import Feed
-from launcher.gang import Report, Superseded
+from launcher.gang import Report
 from launcher.holding import Holding
 from launcher.inquiry import inquire
 from launcher.member import Ending
@@ -38,18 +41,20 @@ HEAD_LOOK_SECONDS = 2.0
 
 
 def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
-    """Run to the end and return what `result.json` holds. Every outcome is a result."""
+    """Run to the end and return what `result.json` holds. Every outcome is a result.
+
+    Raises Superseded when another supervisor has taken the run over; the result will be its own.
+    """
     account, holding = open_account(session), Holding(session)
     last: Verdict | None = None
     error: LauncherError | None
     try:
         with holding:
-            try:
-                last = attempts(session, manifest, account, holding)
-            except Superseded:
-                holding.abandon()
-                raise
+            last = attempts(session, manifest, account, holding)
         error = failure_of(last, account)
+    except Superseded:
+        session.screen.finish()
+        raise
     except LauncherError as raised:
         last, error = None, raised
     except Exception as raised:
@@ -74,8 +79,21 @@ def attempts(session: Session, manifest: Manifest, account: Account, holding: Ho
         sleep=session.interrupt.pause,
         before_sleep=lambda state: tell_again(session, account, state),
     )
-    ended: Verdict = again(one_attempt, session, manifest, account, holding)
+    try:
+        ended: Verdict = again(one_attempt, session, manifest, account, holding)
+    except (Refused, Interrupted) as error:
+        evidence = cut_short(error, account)
+        write_verdict(session, judge(evidence), evidence)
+        raise
     return ended
+
+
+def cut_short(error: Refused | Interrupted, account: Account) -> Evidence:
+    """Of an attempt that did not come to an end of its own."""
+    if isinstance(error, Interrupted):
+        cancelled = Cancelled(str(error), time.time())
+        return Evidence(cancelled=cancelled, step=account.step, earlier=account.earlier)
+    return Evidence(refused=Refusal(error.reason, str(error)), earlier=account.earlier)
 
 
 def tell_again(session: Session, account: Account, state: tenacity.RetryCallState) -> None:
@@ -221,7 +239,7 @@ def checkpoint_dir(session: Session) -> str | None:
     return None
 
 
-def write_verdict(session: Session, judged: Verdict, evidence: verdict.Evidence) -> None:
+def write_verdict(session: Session, judged: Verdict, evidence: Evidence) -> None:
     """The judgement together with all that it was made of."""
     session.folder.event("verdict", outcome=judged.outcome, summary=judged.summary)
     content = verdict.record(evidence, judged)

@@ -24,11 +24,11 @@ from typing import Any
 
 from launcher import blame, losses
 from launcher.blame import Death
+from launcher.codec import from_json, to_json
 from launcher.errors import Reason
-from launcher.evidence import Earlier, Evidence, from_json, member_text, to_json
-from launcher.gang import LEFT_EARLY
+from launcher.evidence import Earlier, Evidence
 from launcher.losses import Sign
-from launcher.member import Ending, Member, Place
+from launcher.member import LEFT_EARLY, Ending, Member, Place, member_text
 from launcher.outcome import POLICIES, Budget, Outcome, Policy, Repair
 from launcher.providers import reasons
 from launcher.signatures import MEANINGS, Kind, last_words
@@ -393,12 +393,6 @@ def replay(path: Path) -> Verdict:
         content = json.loads(path.read_text("utf-8"))
         if not isinstance(content, dict) or "evidence" not in content:
             raise ValueError("it holds no evidence")
-        return judge(from_json(content["evidence"]))
+        return judge(from_json(Evidence, content["evidence"]))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def first_cause(endings: Sequence[Ending]) -> Ending | None:
-    """The process that failed first of itself, as far as the endings alone tell."""
-    found = blame.cause(blame.deaths(Evidence(endings)))
-    return found.ending if found else None

@@ -131,7 +131,7 @@ class Report:
     def __init__(self, tokens: int) -> None:
         self.leads = jax.process_index() == 0
         self.tokens = tokens  # of one step
-        self.told = time.monotonic()
+        self.times = deque([time.monotonic()], maxlen=PRINT_INTERVAL + 1)
         path = os.environ.get("LAUNCHER_METRICS") if self.leads else None
         self.file = open(path, "a", encoding="utf-8") if path else None  # noqa: SIM115
 
@@ -145,9 +145,10 @@ class Report:
             print(text, flush=True)
 
     def step(self, step: int, loss: float) -> None:
-        now = time.monotonic()
-        rate = self.tokens / max(now - self.told, 1e-9)
-        self.told = now
+        """The rate is that of the last steps together: single ones are read in bursts."""
+        self.times.append(time.monotonic())
+        passed = self.times[-1] - self.times[0]
+        rate = self.tokens * (len(self.times) - 1) / passed if passed else 0.0
         self.metrics(step=step, loss=loss, tokens_per_second=round(rate, 1))
         if step % PRINT_INTERVAL == 0:
             self.say(f"step {step}: loss {loss:.4f}, {rate:,.0f} tokens/s")
@@ -196,7 +197,7 @@ class Run:
             state = self.trainer.jit_init()(jax.random.key(self.arguments.seed))
         self.report.metrics(restored_step=done)
         self.report.say(f"begins after step {done}" if done else "begins anew")
-        self.report.told = time.monotonic()
+        self.report.times.clear()
         return done, state
 
     def introduce(self, abstract: lm_model.State) -> None:

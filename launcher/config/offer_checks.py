@@ -109,16 +109,19 @@ def _queued_only(draft: Draft) -> Iterator[Problem]:
 
 
 def _interval(draft: Draft) -> Iterator[Problem]:
-    """The API takes one duration, one time, or an interval of two times."""
+    """Both are durations from the request, or times; of a mixture the API is the judge."""
     after, until = draft["cluster.valid_after"], draft["cluster.valid_until"]
     given = {key: text for key, text in ((_AFTER, after), (_UNTIL, until)) if text is not None}
     if wrong := [key for key, text in given.items() if "T" in text and not is_time(text)]:
         yield from (draft.origins.problem("no such date or time", key) for key in wrong)
-    elif len(given) == 2 and not (is_time(after) and is_time(until)):
-        hint = "such as 2026-12-01T08:00:00Z; or leave one of them out"
-        yield draft.origins.problem("with valid_after, both must be times", _UNTIL, hint)
-    elif len(given) == 2 and datetime.fromisoformat(until) <= datetime.fromisoformat(after):
+    elif len(given) == 2 and is_time(after) == is_time(until) and not _follows(after, until):
         yield draft.origins.problem("must be later than valid_after", _UNTIL)
+
+
+def _follows(after: str, until: str) -> bool:
+    if is_time(after):
+        return datetime.fromisoformat(until) > datetime.fromisoformat(after)
+    return seconds(until) > seconds(after)
 
 
 def _given_up_too_soon(draft: Draft) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ def configuration(context: Context) -> Iterator[Finding]:
             yield problem(text, *([each.hint] if each.hint else []))
     else:
         choices = context.plan.choices
-        more = f", and {len(choices) - 1} other choices" if len(choices) > 1 else ""
+        more = f", and {len(choices) - 1} more choices" if len(choices) > 1 else ""
         yield ok(f"{choices[0].title}{more}")
 
 

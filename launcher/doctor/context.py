@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from launcher.doctor.findings import Finding, Skip
 from launcher.errors import (
@@ -16,12 +16,11 @@ from launcher.errors import (
     ProvisioningError,
 )
 from launcher.plan import Plan
-from launcher.providers import KINDS
+from launcher.providers import KINDS, Provider
 from launcher.session import LazyProvider
 from launcher.spec import ProviderSpec, Spec
 
 if TYPE_CHECKING:
-    from launcher.providers.google import GoogleProvider
     from launcher.providers.services import Services
 
 CALL_SECONDS = 15.0  # of one call to Google
@@ -40,9 +39,9 @@ class Cloud:
         self._lock = threading.Lock()
         self._services: Services | None = None
 
-    def open(self) -> GoogleProvider:
+    def open(self) -> Provider:
         """Raises LauncherError when there are no credentials, or the emulator does not start."""
-        return cast("GoogleProvider", self._provider.get())
+        return self._provider.get()
 
     @property
     def tpu(self) -> Any:
@@ -59,7 +58,7 @@ class Cloud:
                 self._services = open_services(self.spec)
             return self._services
 
-    def _opened(self) -> GoogleProvider:
+    def _opened(self) -> Provider:
         try:
             return self.open()
         except LauncherError:

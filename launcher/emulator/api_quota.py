@@ -1,28 +1,38 @@
 """The quotas of Cloud TPU over REST: Service Usage, consumerQuotaMetrics.
 
 https://cloud.google.com/service-usage/docs/reference/rest/v1beta1/services.consumerQuotaMetrics.
-The names of the metrics are those that the TPU API's own errors give.
+The names of the metrics are those of https://cloud.google.com/tpu/docs/quota; the errors of the TPU
+API name the same quotas in another way (`quota.metric`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import quote
 
 from launcher.accelerators import all_types, lookup
 from launcher.emulator.guest import project_number
-from launcher.emulator.quota import metric
 from launcher.emulator.rest import Call, Route
 from launcher.emulator.rpc import TPU_API
 from launcher.emulator.rules import Rules
-from launcher.emulator.wire import v2
 from launcher.emulator.world import World
 
 Json = dict[str, Any]
 UNRULED = 1_000_000
 """Chips where no `quota` rule says less."""
 _UNIT = "1/{project}/{zone}"
+# Single hosts of v2, v3 and v5e have quotas of their own. That of tpu7x is not known.
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "v2": ("tpu-v2", "tpu-v2-pod"),
+    "v3": ("tpu-v3", "tpu-v3-pod"),
+    "v4": ("tpu-v4s-pod",),
+    "v5e": ("tpu-v5s-litepod", "tpu-v5s-litepod-serving"),
+    "v5p": ("tpu-v5p",),
+    "v6e": ("tpu-v6e",),
+}
+KINDS = ("", "-preemptible")
 
 
 def _list(world: World, call: Call) -> Json:
@@ -34,10 +44,10 @@ def _list(world: World, call: Call) -> Json:
         zones.setdefault(known.generation, set()).update(known.zones)
     return {
         "metrics": [
-            _metric(world.fleet.rules, parent, metric(generation, scheduling), sorted(where))
-            for generation, where in zones.items()
-            if where
-            for scheduling in (v2.SchedulingConfig(), v2.SchedulingConfig(spot=True))
+            _metric(world.fleet.rules, parent, f"{name}{kind}", sorted(zones[generation]))
+            for generation, names in METRICS.items()
+            for name in names
+            for kind in KINDS
         ]
     }
 

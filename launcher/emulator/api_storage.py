@@ -1,4 +1,4 @@
-"""Cloud Storage over REST: that a bucket exists, and where.
+"""Cloud Storage over REST: that a bucket exists, where, and who may do what with it.
 
 https://cloud.google.com/storage/docs/json_api/v1/buckets
 """
@@ -14,7 +14,7 @@ from grpc import StatusCode
 from launcher.emulator.api_errors import ApiError
 from launcher.emulator.fields import invalid, take
 from launcher.emulator.guest import project_number
-from launcher.emulator.projects import Projects
+from launcher.emulator.projects import Policy, Projects
 from launcher.emulator.rest import Call, Route
 from launcher.emulator.world import World
 
@@ -52,7 +52,7 @@ def _insert(world: World, call: Call) -> Json:
     return make_bucket(world.projects, call.query.get("project", ""), name, location)
 
 
-def find_bucket(world: World, call: Call) -> Json:
+def _find(world: World, call: Call) -> Json:
     """The bucket that a path names; ApiError 5 if there is none."""
     name = call.params["bucket"]
     if name not in world.projects.buckets:
@@ -60,7 +60,49 @@ def find_bucket(world: World, call: Call) -> Json:
     return world.projects.buckets[name]
 
 
+def _policy(world: World, call: Call) -> Policy:
+    _find(world, call)
+    return world.projects.bucket_policies[call.params["bucket"]]
+
+
+def _to_json(policy: Policy, call: Call) -> Json:
+    name = f"projects/_/buckets/{call.params['bucket']}"
+    return {"kind": "storage#policy", "resourceId": name, **policy.to_json()}
+
+
+def _get_policy(world: World, call: Call) -> Json:
+    return _to_json(_policy(world, call), call)
+
+
+def _set_policy(world: World, call: Call) -> Json:
+    """412 for an etag of old, where other services say 409."""
+    policy = _policy(world, call)
+    try:
+        world.projects.get(call.query.get("userProject", "")).set_policy(policy, call.body)
+    except ApiError as error:
+        if error.code is not StatusCode.ABORTED:
+            raise
+        message = "At least one of the pre-conditions you specified did not hold."
+        raise ApiError(StatusCode.FAILED_PRECONDITION, message) from None
+    return _to_json(policy, call)
+
+
+def _test(world: World, call: Call) -> Json:
+    """Which of the permissions in the query, one parameter each, the caller has."""
+    _find(world, call)
+    asked = call.query.every("permissions")
+    project = world.projects.get(call.query.get("userProject", ""))
+    found = [permission for permission in asked if project.grants(permission)]
+    kind = {"kind": "storage#testIamPermissionsResponse"}
+    return {**kind, "permissions": found} if found else dict(kind)
+
+
+_BUCKET = "/storage/v1/b/{bucket}"
+
 ROUTES = (
     Route("POST", "/storage/v1/b", _insert, "buckets.insert"),
-    Route("GET", "/storage/v1/b/{bucket}", find_bucket, "buckets.get", "bucket"),
+    Route("GET", _BUCKET, _find, "buckets.get", "bucket"),
+    Route("GET", f"{_BUCKET}/iam", _get_policy, "buckets.getIamPolicy", "bucket"),
+    Route("PUT", f"{_BUCKET}/iam", _set_policy, "buckets.setIamPolicy", "bucket"),
+    Route("GET", f"{_BUCKET}/iam/testPermissions", _test, "buckets.testIamPermissions", "bucket"),
 )

@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from launcher.emulator.api_errors import ApiError
-from launcher.emulator.faults import FAULTS, Target
+from launcher.emulator.faults import FAULTS, OVERTAKEN, Target
 from launcher.emulator.queued import QueuedResource
 from launcher.emulator.rules import Rule, parse, parse_for
 from launcher.emulator.vm import Vm
@@ -76,7 +76,7 @@ async def _strike(deed: asyncio.Task[None], rule: Rule) -> None:
         return
     await asyncio.wait({deed})
     if deed.cancelled():
-        raise ConfigError(f"another change of {rule.node} came between")
+        raise ConfigError(f"{rule.node}: {OVERTAKEN}")
     deed.result()
 
 

@@ -190,6 +190,9 @@ class Fault:
 _ONCE = {"count": 1}
 _ONE_CREATE = {"count": 1, "method": "Create[NQ]*"}  # CreateNode and CreateQueuedResource
 
+OVERTAKEN = "another change came between"
+"""Said of a deed that had begun, such as a preemption whose node was deleted at once."""
+
 FAULTS: Mapping[str, Fault] = {
     "preempt": Fault(
         "take a node back: its metadata says so; after a notice its hosts end",

@@ -6,6 +6,7 @@ Paths and keys are those of real TPU VMs (a v4-256 and a v5litepod-8 were record
 from __future__ import annotations
 
 import getpass
+import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -85,7 +86,8 @@ class Identity:
 
 def project_number(project: str) -> str:
     """A number that is always the same for a project, as the real ones are."""
-    return str(10**11 + int.from_bytes(project.encode()[:16], "big") % (9 * 10**11))
+    digest = hashlib.sha256(project.encode()).digest()
+    return str(10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11))
 
 
 def environment(me: Guest, home: Path, temp: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -26,12 +26,23 @@ Json = dict[str, Any]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
+class Query(dict[str, str]):
+    """The parameters of a query: the first value of each, and all of them by `every`."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._pairs = tuple(pairs)
+        super().__init__(reversed(self._pairs))
+
+    def every(self, name: str) -> list[str]:
+        return [value for key, value in self._pairs if key == name]
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call: the values of the pattern's placeholders, the query, the JSON body ({} if none)."""
 
     params: Mapping[str, str]
-    query: Mapping[str, str]
+    query: Query
     body: Json
 
     @property
@@ -104,11 +115,14 @@ class Router:
     async def answer(
         self, world: World, method: str, path: str, query: Mapping[str, str], text: str
     ) -> tuple[int, Json]:
-        """The HTTP status and the JSON body of the reply to one request."""
+        """The HTTP status and the JSON body of the reply to one request.
+
+        The items of `query` may have a key more than once.
+        """
         service = ""
         try:
             service, route, params = self.find(method, path)
-            call = Call(params, query, _read(text))
+            call = Call(params, Query(query.items()), _read(text))
             subject = Subject(
                 service, params.get("project", ""), params.get("zone", ""), _id(route, call)
             )

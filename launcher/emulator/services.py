@@ -11,7 +11,6 @@ from launcher.emulator import (
     api_quota,
     api_rest_tpu,
     api_storage,
-    api_storage_iam,
 )
 from launcher.emulator.http_status import COMPUTE_API
 from launcher.emulator.rest import Route
@@ -23,5 +22,5 @@ SERVICES: Mapping[str, Sequence[Route]] = {
     "iam.googleapis.com": api_iam.ROUTES,
     "cloudresourcemanager.googleapis.com": api_project.RESOURCE_MANAGER,
     "serviceusage.googleapis.com": (*api_project.SERVICE_USAGE, *api_quota.ROUTES),
-    "storage.googleapis.com": (*api_storage.ROUTES, *api_storage_iam.ROUTES),
+    "storage.googleapis.com": api_storage.ROUTES,
 }

@@ -11,7 +11,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher import raynode
 from launcher.providers.states import State
@@ -82,6 +82,10 @@ class Provider(Protocol):
     @property
     def title(self) -> str:
         """How the screen calls it."""
+
+    @property
+    def client(self) -> Any:
+        """The `TpuClient` of google-cloud-tpu behind it, for reads that a run does not need."""
 
     def create(
         self, request: Request, deadlines: Deadlines, pause: Pause, watch: Watch = not_watched

@@ -34,9 +34,9 @@ from launcher.providers.resources import from_node, from_queued_resource
 from launcher.providers.states import State
 from launcher.requests import (
     LABEL_ATTEMPT,
-    LABEL_MACHINE,
     LABEL_OWNER,
     LABEL_RUN,
+    OWNERSHIP,
     QUEUED_RESOURCES,
     Request,
 )
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from launcher.spec import ProviderSpec
 
 ENDPOINT = "tpu.googleapis.com:443"
-OWNERSHIP = (LABEL_RUN, LABEL_OWNER, LABEL_MACHINE)  # labels that tell whose a resource is
 APPEAR_SECONDS = 15.0  # GetQueuedResource may know nothing yet of what was just created
 DELETE_LEFTOVER_SECONDS = 300.0
 
@@ -122,8 +121,7 @@ class GoogleProvider:
 
     def _existing(self, request: Request) -> Resource | None:
         """What stands in the way of a request: the same name, or a node of the same name."""
-        names = dict.fromkeys((request.name, *request.node_names))
-        return next((found for name in names if (found := self.get(name))), None)
+        return next((found for name in request.names if (found := self.get(name))), None)
 
     def _settle(self, request: Request, found: Resource | None, pause: Pause) -> None:
         """Decide on what has the wanted name already; returns when it is the very same."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.emulator import client
-from launcher.emulator.faults import FAULTS, Target
+from launcher.emulator.faults import FAULTS, OVERTAKEN, Target
 from launcher.errors import ConfigError
 from launcher.rehearsal.place import Place
 from launcher.rehearsal.scenarios import DELETE_NODE, LAST, Deed
@@ -40,7 +40,8 @@ class Hands:
         try:
             client.control(self._endpoint, {"command": "fault", "fault": deed.do, **options})
         except ConfigError as error:
-            raise Refused(str(error).strip(" •")) from error
+            if OVERTAKEN not in str(error):  # else it has struck
+                raise Refused(str(error).strip(" •")) from error
 
     def _subject(self, deed: Deed) -> Mapping[str, str]:
         """Whom a fault strikes that does not say so: a slice of the run, or its queued resource."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from launcher.rehearsal.scenarios import LAST, Scenario, make
 
-MOST_DEEDS = 3
+MOST_STRIKES = 3
 EARLIEST, LATEST = 5, 85  # percent of all steps: an attempt that is over can no more be struck
 
 Draw = Callable[[random.Random], dict[str, Any]]
-DEEDS: tuple[Draw, ...] = (
+STRIKES: tuple[Draw, ...] = (
     lambda _: {"do": "preempt"},
     lambda r: {"do": "preempt", "notice": f"{r.randint(1, 10)}s"},
     lambda r: {"do": "maintenance-event", "notice": f"{r.randint(0, 5)}s"},
@@ -20,6 +20,9 @@ DEEDS: tuple[Draw, ...] = (
     lambda r: {"do": "freeze-host", "worker": r.choice((0, LAST))},
     lambda _: {"do": "delete-node"},
     lambda _: {"do": "kill-launcher"},
+)
+# What waits for the new slice that a strike makes necessary.
+AMBUSHES: tuple[Draw, ...] = (
     lambda r: {"do": "stockout", "count": r.randint(1, 3)},
     lambda r: {"do": "slow-create", "seconds": f"{r.randint(1, 4)}s", "count": 1},
     lambda _: {"do": "lost-reply", "count": 1},
@@ -27,18 +30,22 @@ DEEDS: tuple[Draw, ...] = (
 
 
 def draw(number: int, seed: int) -> tuple[Scenario, ...]:
-    """`number` scenarios of one to three deeds at random moments, in the order of their steps."""
+    """`number` scenarios of one to three strikes at random moments, in the order of their steps."""
     chance = random.Random(seed)
     return tuple(make(_row(index, chance)) for index in range(1, number + 1))
 
 
 def _row(index: int, chance: random.Random) -> dict[str, Any]:
-    count = chance.randint(1, MOST_DEEDS)
+    count = chance.randint(1, MOST_STRIKES)
     steps = sorted(chance.sample(range(EARLIEST, LATEST + 1), count))
-    deeds = [{"when": _when(step, chance), **chance.choice(DEEDS)(chance)} for step in steps]
+    deeds = [deed for step in steps for deed in _strike(step, chance)]
     return {"name": f"random-{index}", "about": "drawn by chance", "deeds": deeds}
 
 
-def _when(step: int, chance: random.Random) -> dict[str, Any]:
+def _strike(step: int, chance: random.Random) -> list[dict[str, Any]]:
     after = {"after": f"{chance.randint(0, 1500)}ms"} if chance.random() < 0.3 else {}
-    return {"step": f"{step}%", **after}
+    when = {"when": {"step": f"{step}%", **after}}
+    strike = chance.choice(STRIKES)(chance)
+    if chance.random() < 0.4:
+        return [{**when, **chance.choice(AMBUSHES)(chance)}, strike]
+    return [{**when, **strike}]

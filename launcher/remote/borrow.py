@@ -177,7 +177,6 @@ def take(session: Session, slice_: Found) -> dict[int, cluster.Host]:
         late = Deadline(HOLD_SECONDS)
         expected = {0: cluster.Expected(slice_.name, slice_.incarnation)}
         pause = session.interrupt.pause
-        expected = {0: cluster.Expected(slice_.name, slice_.incarnation)}
         answers = cluster.answered(
             agents, expected, lambda: late.passed, pause, lambda *_: "", lambda _: None
         )

@@ -21,7 +21,7 @@ import ray  # noqa: F401  makes psutil, which it brings, importable
 
 sys.path.append(str(Path.cwd() / "packages"))  # behind what is installed
 
-from launcher import archive, coordinator, registry
+from launcher import archive, coordinator, ending, invocation, registry
 from launcher.coordinator import Head
 from launcher.errors import LauncherError
 from launcher.interrupt import Interrupt
@@ -126,7 +126,7 @@ def carry_out(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> in
 
 @contextlib.contextmanager
 def session(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> Iterator[Session]:
-    """As `launcher.verbs.loading.session`, but for the files that the user has already."""
+    """As `invocation.session`, but for the files that the user has already."""
     assert job.spec is not None
     spec, plan = job.spec, make_plan(job.spec, job.identity)
     screen = FrameScreen(emit)
@@ -135,23 +135,19 @@ def session(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> Iter
     )
     interrupt.install()
     taken = f"run {spec.name} is going on in another job of this coordinator"
-    asked = [request for choice in plan.choices for request in choice.requests]
-    nodes = sorted({id for request in asked for id in (request.id, *request.nodes)})
     with (
         registry.lock(f"run-{spec.name}", taken),
         RunFolder(folder, shown=job.folder, since=job.progress, watcher=frames) as run_folder,
-        contextlib.closing(LazyProvider(spec.provider, nodes)) as provider,
+        contextlib.closing(LazyProvider(spec.provider, invocation.ids(plan))) as provider,
     ):
         owner = job.identity.owner
         yield Session(spec, plan, owner, run_folder, screen, interrupt, provider)
 
 
 def run(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> int:
-    from launcher.verbs.run import supervised
-
     manifest = unpacked(job)
     with session(job, folder, emit, frames) as current:
-        return supervised(current, manifest, job.about_code, job.git)
+        return invocation.supervised(current, manifest, job.about_code, job.git)
 
 
 def unpacked(job: Job) -> Manifest:
@@ -162,18 +158,14 @@ def unpacked(job: Job) -> Manifest:
 
 
 def up(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> int:
-    from launcher.verbs.up import brought_up
-
     with session(job, folder, emit, frames) as current:
-        for line in brought_up(current):
+        for line in invocation.brought_up(current):
             emit("print", text=line)
     return 0
 
 
 def down(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> int:
-    from launcher.verbs.down import end
-
-    end(job.name)
+    ending.end(job.name, print)
     return 0
 
 

@@ -12,12 +12,14 @@ from google.api_core import exceptions
 
 from launcher.errors import ProvisioningError
 from launcher.providers import Pause
-from launcher.providers.calls import CALL_SECONDS, is_done, read
+from launcher.providers.calls import CALL_SECONDS, read
+from launcher.remote.operations import await_operation
 from launcher.requests import TAG
 from launcher.spec import Machine
 
 # https://cloud.google.com/iap/docs/using-tcp-forwarding#create-firewall-rule
 IAP_RANGE = "35.235.240.0/20"
+RULE_SECONDS = 120.0  # for a rule to be made
 
 
 def network(machine: Machine) -> str:
@@ -68,11 +70,10 @@ def require(project: str, root: str | None, machine: Machine, pause: Pause) -> N
         try:
             call = {"project": project, "firewall_resource": resource}
             operation = client.insert(**call, timeout=CALL_SECONDS)
-            while not is_done(operation):
-                pause(0.2)
-            if error := operation.exception():
-                raise error
+            await_operation(operation, RULE_SECONDS, pause)
         except exceptions.Conflict:
             continue
+        except ProvisioningError as error:
+            raise ProvisioningError(f"firewall rule {rule['name']}: {error}") from error
         except exceptions.GoogleAPICallError as error:
             raise ProvisioningError(f"firewall rule {rule['name']}: {error.message}") from error

@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from launcher.errors import ClusterError
-from launcher.registry import read_json, write_json
+from launcher.registry import read_json, write_json, write_whole
 
 Frame = Mapping[str, Any]
 
@@ -171,11 +171,7 @@ class Mirror:
         self._parts[frame["path"]] = self._parts.get(frame["path"], "") + frame["text"]
 
     def _write(self, path: Path, frame: Frame) -> None:
-        text = self._parts.pop(frame["path"], "") + frame["text"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_bytes(as_bytes(text))
-        beside.rename(path)
+        write_whole(path, as_bytes(self._parts.pop(frame["path"], "") + frame["text"]))
 
     def _remove(self, path: Path, _frame: Frame) -> None:
         path.unlink(missing_ok=True)

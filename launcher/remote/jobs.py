@@ -117,15 +117,12 @@ class Jobs:
 
     def state(self, job: str) -> State | None:
         """None when the cluster knows of no such job."""
-        try:
-            info: Any = self._client.get_job_info(job)
-        except RuntimeError as error:
-            if "status code 404" in str(error):
-                return None
-            with self._told():
-                raise
-        except OSError:
-            with self._told():
+        with self._told():
+            try:
+                info: Any = self._client.get_job_info(job)
+            except RuntimeError as error:
+                if "status code 404" in str(error):
+                    return None
                 raise
         return State(str(info.status.value), info.message or "")
 

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from launcher import archive
+from launcher import archive, removal
 from launcher.errors import ClusterError
+from launcher.providers import Pause
 from launcher.record import Progress
 from launcher.remote.codec import from_json, to_json
+from launcher.remote.jobs import Jobs
 from launcher.requests import Identity
 from launcher.source import FileEntry, Manifest
 from launcher.spec import Spec
@@ -31,6 +34,7 @@ from launcher.spec import Spec
 FORMAT = 1
 PURE = ("tenacity",)
 CODE, JOB, SECRETS = "code.tar", "job.json", "secrets.json"
+STOP_MARGIN = 120.0  # seconds that a job has to leave, beside grace and deletion
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
@@ -61,6 +65,16 @@ class Job:
             FileEntry(PurePosixPath(p), size, mode, link) for p, size, mode, link in self.files
         )
         return Manifest(root, tuple(entries))
+
+
+def send(jobs: Jobs, job: Job, manifest: Manifest | None, pause: Pause) -> None:
+    """Ray's own limit from SIGTERM to SIGKILL is 3 s: a supervisor deletes its slices meanwhile."""
+    grace = job.spec.retry.grace if job.spec else 0.0
+    patience = int(grace + removal.DELETE_SECONDS + STOP_MARGIN)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{job.id}.zip"
+        write(path, job, manifest)
+        jobs.submit(job.id, path, {"RAY_JOB_STOP_WAIT_TIME_S": str(patience)}, pause)
 
 
 def write(path: Path, job: Job, manifest: Manifest | None) -> None:

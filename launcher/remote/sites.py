@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,7 +60,8 @@ def of_spec(spec: Spec, session: Session) -> Site:
         case "vm":
             return VmSite(vm.wanted(spec, provider_of(session), session.owner))
         case "host0":
-            return Host0Site(spec.name, provider_of(session))
+            external_ips = spec.cluster.machine.external_ips
+            return Host0Site(spec.name, provider_of(session), external_ips)
         case address:
             return AddressSite(url_of(address), os.environ.get("RAY_AUTH_TOKEN_PATH"))
 
@@ -76,6 +77,46 @@ def of_record(record: Mapping[str, Any]) -> Site:
     if found := vm.find(record["vm"]):
         return VmSite(found)
     raise ClusterError(f"the coordinator {record['vm']} is not on record any more")
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The way to a dashboard that we have started: its address, or a tunnel to Google's network."""
+
+    title: str
+    kind: str  # of the provider
+    ssh: tuple[str, ...]  # to the machine, where a tunnel is needed
+    address: str
+    port: int
+    token_file: Path
+
+    @contextlib.contextmanager
+    def opened(self, pause: Pause) -> Iterator[Jobs]:
+        """Raises ClusterError when it cannot be reached."""
+        if not self.address:
+            raise ClusterError(f"{self.title} is not up yet")
+        try:
+            token = self.token_file.read_text()
+        except OSError as error:
+            raise ClusterError(f"no token for {self.title}: {error}") from error
+        with self._url(pause) as url:
+            yield Jobs(Dashboard(url, token))
+
+    def _url(self, pause: Pause) -> contextlib.AbstractContextManager[str]:
+        if KINDS[self.kind].tunnelled:
+            return tunnel.opened(self.ssh, self.address, self.port, pause)
+        return contextlib.nullcontext(f"http://{self.address}:{self.port}")
+
+    def for_users(self) -> str:
+        if not KINDS[self.kind].tunnelled:
+            return f"http://{self.address}:{self.port}"
+        forward = tunnel.command(self.ssh, self.address, self.port)
+        return f"http://localhost:{self.port} after: {forward}"
+
+
+def tail(console: str) -> str:
+    """The end of a console, which tells why a startup script came to nothing."""
+    return "".join(f"\n    | {line}" for line in console.strip().splitlines()[-15:])
 
 
 class VmSite:
@@ -106,15 +147,17 @@ class VmSite:
             with self.reached(pause, HEAD_SECONDS):
                 about = f"{self.vm.title} is up; dashboard: {self.dashboard()}"
         except ClusterError as error:
-            raise self._without_head(error) from error
+            raise ClusterError(
+                f"{self.vm.title}: no Ray head within {HEAD_SECONDS:g} s: {error};"
+                f" the end of its serial console:{tail(vm.Instances(self.vm).console())}"
+            ) from error
         session.tell("coordinator", about)
         session.screen.wait("")
 
     def _answers(self, pause: Pause) -> bool:
         """Whether the VM on record is at work: then Compute Engine need not be asked."""
-        with contextlib.suppress(ClusterError), contextlib.ExitStack() as stack:
-            if self.vm.address:
-                self._connect(stack, pause)
+        if self.vm.address:
+            with contextlib.suppress(ClusterError), self._door.opened(pause):
                 return True
         return False
 
@@ -124,50 +167,22 @@ class VmSite:
             deadline = time.monotonic() + seconds
             while True:
                 try:
-                    jobs = self._connect(stack, pause)
+                    jobs = stack.enter_context(self._door.opened(pause))
                     break
                 except ClusterError as error:
-                    stack.close()
                     if time.monotonic() > deadline:
                         raise ClusterError(f"{self.vm.title} does not answer: {error}") from error
                     pause(0.5)
             yield jobs
 
-    def _connect(self, stack: contextlib.ExitStack, pause: Pause) -> Jobs:
-        return Jobs(Dashboard(stack.enter_context(self._url(pause)), self._token()))
-
-    def _token(self) -> str:
-        try:
-            return self.vm.token_file.read_text()
-        except OSError as error:
-            raise ClusterError(f"no token for {self.vm.title}: {error}") from error
-
-    def _url(self, pause: Pause) -> contextlib.AbstractContextManager[str]:
-        port = self.vm.ports[-1] if self.vm.ports else 0
-        if not KINDS[self.vm.provider["kind"]].tunnelled:
-            return contextlib.nullcontext(f"http://{self.vm.address}:{port}")
-        return tunnel.opened(self._ssh(), self.vm.address, port, pause)
-
-    def _without_head(self, error: ClusterError) -> ClusterError:
-        """With the end of the console, which tells why a startup script came to nothing."""
-        from launcher.remote import vm
-
-        lines = vm.Instances(self.vm).console().strip().splitlines()[-15:]
-        shown = "".join(f"\n    | {line}" for line in lines)
-        return ClusterError(
-            f"{self.vm.title}: no Ray head within {HEAD_SECONDS:g} s: {error};"
-            f" the end of its serial console:{shown}"
-        )
-
-    def _ssh(self) -> tuple[str, ...]:
-        return tunnel.to_vm(self.vm.name, self.vm.zone, self.vm.project)
+    @property
+    def _door(self) -> Door:
+        vm = self.vm
+        ssh, port = tunnel.to_vm(vm.name, vm.zone, vm.project), vm.ports[-1] if vm.ports else 0
+        return Door(vm.title, vm.provider["kind"], ssh, vm.address, port, vm.token_file)
 
     def dashboard(self) -> str:
-        port = self.vm.ports[-1]
-        if not KINDS[self.vm.provider["kind"]].tunnelled:
-            return f"http://{self.vm.address}:{port}"
-        forward = tunnel.command(self._ssh(), self.vm.address, port)
-        return f"http://localhost:{port} after: {forward}"
+        return self._door.for_users()
 
 
 class Host0Site:
@@ -177,31 +192,30 @@ class Host0Site:
         self,
         run: str,
         provider: Mapping[str, Any],
+        external_ips: bool,
         node: str = "",
         address: str = "",
         ports: Sequence[int] = (),
     ) -> None:
         self._run = run
         self._provider = provider
+        self._external_ips = external_ips
         self._node = node
         self._address = address
         self._ports = list(ports)
 
     @property
     def record(self) -> Mapping[str, Any]:
+        run = {"run": self._run, "provider": self._provider, "external_ips": self._external_ips}
         where = {"node": self._node, "address": self._address, "ports": self._ports}
-        return {"host0": {"run": self._run, "provider": self._provider, **where}}
-
-    @property
-    def _token_file(self) -> Path:
-        return host0_token(self._run)
+        return {"host0": {**run, **where}}
 
     def prepare(self, session: Session) -> None:
         """The slice, with a Ray head on worker 0. Its hosts join while the job is on its way."""
-        token = secrets.token_hex(32)
-        self._token_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._token_file.touch(0o600)
-        self._token_file.write_text(token)
+        token, path = secrets.token_hex(32), host0_token(self._run)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(0o600)
+        path.write_text(token)
         self._ports = list(KINDS[session.spec.provider.kind].vm_ports())
 
         def fill(node: dict[str, Any], incarnation: str) -> None:
@@ -229,8 +243,7 @@ class Host0Site:
             slices.require_alive(session, choice)
             if time.monotonic() > deadline:
                 limit = f"{session.spec.cluster.join_timeout:g} s (cluster.join_timeout)"
-                console = provider.console(self._node, 0).strip().splitlines()[-15:]
-                shown = "".join(f"\n    | {line}" for line in console)
+                shown = tail(provider.console(self._node, 0))
                 raise ClusterError(f"no Ray head on worker 0 within {limit}; its console:{shown}")
             pause(0.2)
         session.screen.wait("")
@@ -240,30 +253,20 @@ class Host0Site:
             return True
         return False
 
-    @contextlib.contextmanager
-    def reached(self, pause: Pause) -> Iterator[Jobs]:
-        try:
-            token = self._token_file.read_text()
-        except OSError as error:
-            raise ClusterError(f"no token for {self._node or self._run}: {error}") from error
-        with self._url(pause) as url:
-            yield Jobs(Dashboard(url, token))
+    def reached(self, pause: Pause) -> contextlib.AbstractContextManager[Jobs]:
+        return self._door.opened(pause)
 
-    def _url(self, pause: Pause) -> contextlib.AbstractContextManager[str]:
-        port = self._ports[-1] if self._ports else 0
-        if not KINDS[self._provider["kind"]].tunnelled:
-            return contextlib.nullcontext(f"http://{self._address}:{port}")
-        return tunnel.opened(self._ssh(), self._address, port, pause)
-
-    def _ssh(self) -> tuple[str, ...]:
+    @property
+    def _door(self) -> Door:
+        token, kind = host0_token(self._run), self._provider["kind"]
+        if not self._node:
+            return Door(self._run, kind, (), "", 0, token)
         _, project, _, zone, _, node = self._node.split("/")
-        return tunnel.to_host0(node, zone, project)
+        ssh = tunnel.to_host0(node, zone, project, external_ips=self._external_ips)
+        return Door(self._node, kind, ssh, self._address, self._ports[-1], token)
 
     def dashboard(self) -> str:
-        port = self._ports[-1]
-        if not KINDS[self._provider["kind"]].tunnelled:
-            return f"http://{self._address}:{port}"
-        return f"http://localhost:{port} after: {tunnel.command(self._ssh(), self._address, port)}"
+        return self._door.for_users()
 
 
 class AddressSite:

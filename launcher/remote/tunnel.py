@@ -33,10 +33,16 @@ def to_vm(name: str, zone: str, project: str) -> tuple[str, ...]:
     return ("gcloud", "compute", "ssh", name, *where)
 
 
-def to_host0(node: str, zone: str, project: str) -> tuple[str, ...]:
-    """The ssh of gcloud to worker 0 of a TPU node."""
-    where = ("--worker", "0", "--zone", zone, "--project", project, "--quiet")
-    return ("gcloud", "compute", "tpus", "tpu-vm", "ssh", node, *where)
+def to_host0(node: str, zone: str, project: str, *, external_ips: bool) -> tuple[str, ...]:
+    """The ssh of gcloud to worker 0 of a TPU node.
+
+    One without an external address is reached through the Identity-Aware Proxy, which is a flag of
+    `gcloud alpha` alone.
+    https://cloud.google.com/sdk/gcloud/reference/alpha/compute/tpus/tpu-vm/ssh
+    """
+    track, through = ((), ()) if external_ips else (("alpha",), ("--tunnel-through-iap",))
+    where = ("--worker", "0", "--zone", zone, "--project", project, *through, "--quiet")
+    return ("gcloud", *track, "compute", "tpus", "tpu-vm", "ssh", node, *where)
 
 
 def forward(ssh: Sequence[str], local: int, address: str, port: int) -> list[str]:

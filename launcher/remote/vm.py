@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from google.api_core import exceptions
 
-from launcher import registry
+from launcher import prices, registry
 from launcher.config.values import as_name
 from launcher.errors import ConfigError, ProvisioningError
 from launcher.providers import KINDS, Pause
-from launcher.providers.calls import CALL_SECONDS, is_done, read
+from launcher.providers.calls import CALL_SECONDS, read
 from launcher.remote import firewall
+from launcher.remote.operations import await_operation
 from launcher.requests import CLOUD_PLATFORM, LABEL_OWNER, TAG
 from launcher.spec import ProviderSpec, Spec
 from launcher.startup import VM, startup_script
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 LABEL = "launcher-coordinator"
 CHANGE_SECONDS = 300.0  # for a VM to be made, started, stopped or deleted
+AGAIN_SECONDS = 0.5  # until another look at it
 LONGEST_NAME = 63
 # What a supervisor needs beside Ray, at the versions that it has here.
 PACKAGES = (
@@ -48,17 +50,6 @@ PACKAGES = (
     "requests",
     "tenacity",
 )
-# USD an hour in us-central1, on demand: https://cloud.google.com/compute/vm-instance-pricing
-PRICES: Mapping[str, float] = {
-    "e2-small": 0.0168,
-    "e2-medium": 0.0335,
-    "e2-standard-2": 0.0670,
-    "e2-standard-4": 0.1340,
-    "e2-standard-8": 0.2680,
-    "e2-standard-16": 0.5361,
-    "n1-standard-4": 0.1900,
-    "n2-standard-4": 0.1942,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +77,15 @@ class Vm:
         return path_of(self.key).with_suffix(".token")
 
     @property
-    def usd_per_hour(self) -> float | None:
-        return PRICES.get(self.machine_type) if KINDS[self.provider["kind"]].billed else None
+    def title(self) -> str:
+        return f"VM {self.name} ({self.machine_type} in {self.zone}{self._price})"
 
     @property
-    def title(self) -> str:
-        price = f", {self.usd_per_hour:.2f} USD/h" if self.usd_per_hour else ""
-        return f"VM {self.name} ({self.machine_type} in {self.zone}{price})"
+    def _price(self) -> str:
+        if not KINDS[self.provider["kind"]].billed:
+            return ""
+        price = prices.machine_price(self.machine_type, self.zone)
+        return f", {price.usd:.2f} USD/h" if price else ", price unknown"
 
 
 def path_of(key: str) -> Path:
@@ -116,14 +109,22 @@ def note(vm: Vm) -> Vm:
     return vm
 
 
+def name_of(spec: Spec, owner: str) -> str:
+    return spec.cluster.vm.name or as_name(f"launcher-{owner}", LONGEST_NAME)
+
+
+def zone_of(spec: Spec) -> str:
+    return spec.cluster.vm.zone or spec.cluster.offers[0].zone
+
+
 def wanted(spec: Spec, provider: Mapping[str, Any], owner: str) -> Vm:
     """The VM that a configuration asks for; the one on record if it has that name."""
     asked = spec.cluster.vm
     kind = KINDS[spec.provider.kind]
     vm = Vm(
-        name=asked.name or as_name(f"launcher-{owner}", LONGEST_NAME),
+        name=name_of(spec, owner),
         project=spec.provider.project or kind.project,
-        zone=asked.zone or spec.cluster.offers[0].zone,
+        zone=zone_of(spec),
         provider=provider,
         machine_type=asked.machine_type,
         on_down=asked.on_down,
@@ -190,25 +191,25 @@ class Instances:
             return None
         return found
 
-    def insert(self, instance: Mapping[str, Any], pause: Pause) -> None:
+    def insert(self, instance: Mapping[str, Any], pause: Pause) -> str:
         """Another launcher may have been faster: then it is there."""
         from google.cloud import compute_v1
 
         resource = compute_v1.Instance(instance)
         call = {**self._zone, "instance_resource": resource}
-        self._change(lambda: self._client.insert(**call, timeout=CALL_SECONDS), pause)
+        return self._change(lambda: self._client.insert(**call, timeout=CALL_SECONDS), pause)
 
-    def start(self, pause: Pause) -> None:
+    def start(self, pause: Pause) -> str:
         call = {**self._zone, "instance": self.vm.name}
-        self._change(lambda: self._client.start(**call, timeout=CALL_SECONDS), pause)
+        return self._change(lambda: self._client.start(**call, timeout=CALL_SECONDS), pause)
 
-    def stop(self, pause: Pause) -> None:
+    def stop(self, pause: Pause) -> str:
         call = {**self._zone, "instance": self.vm.name}
-        self._change(lambda: self._client.stop(**call, timeout=CALL_SECONDS), pause)
+        return self._change(lambda: self._client.stop(**call, timeout=CALL_SECONDS), pause)
 
-    def delete(self, pause: Pause) -> None:
+    def delete(self, pause: Pause) -> str:
         call = {**self._zone, "instance": self.vm.name}
-        self._change(lambda: self._client.delete(**call, timeout=CALL_SECONDS), pause)
+        return self._change(lambda: self._client.delete(**call, timeout=CALL_SECONDS), pause)
 
     def console(self, size: int = 3000) -> str:
         """The end of its serial port's output."""
@@ -218,22 +219,23 @@ class Instances:
         except (exceptions.NotFound, ProvisioningError) as error:
             return f"(not to be had: {error})"
 
-    def _change(self, begin: Callable[[], Any], pause: Pause) -> None:
-        """A change that is made already, by whomever, is no error."""
-        deadline = time.monotonic() + CHANGE_SECONDS
+    def _change(self, begin: Callable[[], Any], pause: Pause) -> str:
+        """Make a change; "" once it is made.
+
+        One that the server says is made already, or is being made, by whomever, is no error: its
+        words are returned then, after a pause, since only a look tells what there is.
+        """
         try:
-            operation = begin()
-            while not is_done(operation):
-                if time.monotonic() > deadline:
-                    raise ProvisioningError(f"{self.vm.title}: no end in {CHANGE_SECONDS:g} s")
-                pause(0.2)
-            if error := operation.exception():
-                raise error
-        except (exceptions.Conflict, exceptions.NotFound):
-            return
+            await_operation(begin(), CHANGE_SECONDS, pause)
+        except (exceptions.Conflict, exceptions.NotFound) as error:
+            pause(AGAIN_SECONDS)
+            return f": {error.message}"
+        except ProvisioningError as error:
+            raise ProvisioningError(f"{self.vm.title}: {error}") from error
         except exceptions.GoogleAPICallError as error:
             message = f"{self.vm.title}: {type(error).__name__}: {error.message}"
             raise ProvisioningError(message) from error
+        return ""
 
 
 def compute_root(vm: Vm) -> str | None:
@@ -279,23 +281,26 @@ def running(
     pause: Pause,
 ) -> Instance:
     """The instance once it is RUNNING, made or started if need be. Raises for a foreign one."""
-    deadline = time.monotonic() + CHANGE_SECONDS
+    deadline, conflict = time.monotonic() + CHANGE_SECONDS, ""
     while time.monotonic() < deadline:
         instance = instances.get()
         if instance is None:
-            tell("coordinator", f"making {instances.vm.title}")
-            instances.insert(new(), pause)
+            if not conflict:
+                tell("coordinator", f"making {instances.vm.title}")
+            conflict = instances.insert(new(), pause)
             continue
         require_ours(instances.vm, instance, owner)
         match instance.status:
             case "RUNNING":
                 return instance
             case "TERMINATED":
-                tell("coordinator", f"starting {instances.vm.title}, which was stopped")
-                instances.start(pause)
+                if not conflict:
+                    tell("coordinator", f"starting {instances.vm.title}, which was stopped")
+                conflict = instances.start(pause)
             case _:
-                pause(0.5)
-    raise ProvisioningError(f"{instances.vm.title} is not RUNNING after {CHANGE_SECONDS:g} s")
+                pause(AGAIN_SECONDS)
+    late = f"{instances.vm.title} is not RUNNING after {CHANGE_SECONDS:g} s"
+    raise ProvisioningError(f"{late}{conflict}")
 
 
 def require_ours(vm: Vm, instance: Instance, owner: str) -> None:
@@ -314,11 +319,20 @@ def take_down(vm: Vm, pause: Pause) -> str:
         if vm.on_down == "stop":
             instances.stop(pause)
             return f"{vm.title} is stopped; its disk stays"
-        while instances.get() is not None:
-            instances.delete(pause)
+        deleted(instances, pause)
         vm.token_file.unlink(missing_ok=True)
         path_of(vm.key).unlink(missing_ok=True)
         return f"{vm.title} is deleted"
+
+
+def deleted(instances: Instances, pause: Pause) -> None:
+    """Until it is gone; a change that is under way may have to end first."""
+    deadline = time.monotonic() + CHANGE_SECONDS
+    while instances.get() is not None:
+        conflict = instances.delete(pause)
+        if time.monotonic() > deadline:
+            late = f"{instances.vm.title} is still there after {CHANGE_SECONDS:g} s"
+            raise ProvisioningError(f"{late}{conflict}")
 
 
 def users_of(vm: Vm) -> list[str]:

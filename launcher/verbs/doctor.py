@@ -12,8 +12,9 @@ from launcher.doctor.context import Cloud, Context
 from launcher.doctor.examine import Examined, examine, exit_code
 from launcher.doctor.findings import Outcome
 from launcher.errors import ConfigError
+from launcher.invocation import owner
 from launcher.verbs import Arguments
-from launcher.verbs.loading import load, owner
+from launcher.verbs.loading import load
 
 INDENT = " " * 26
 COUNTED = (Outcome.WARNING, Outcome.PROBLEM)  # have a plural

@@ -8,13 +8,15 @@ from typing import Any
 
 from launcher import prices, registry, removal
 from launcher.accelerators import all_types, lookup
+from launcher.ending import clear, end
+from launcher.invocation import owner
 from launcher.providers import KINDS, Listing, Provider, Resource, find_provider
 from launcher.providers.states import State
 from launcher.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, NODES
 from launcher.spec import ProviderSpec
 from launcher.verbs import Arguments
-from launcher.verbs.down import clear, each, end
-from launcher.verbs.loading import load, owner
+from launcher.verbs.down import each
+from launcher.verbs.loading import load
 
 
 def gc(arguments: Arguments) -> int:
@@ -56,20 +58,20 @@ def end_dead(name: str) -> None:
     """Remove what a dead run left; one that has begun again meanwhile is left alone."""
     record = registry.record(name)
     if record and record.get("remote"):
-        end(name)
+        end(name, print)
         return
     with registry.lock(f"run-{name}", "it has just begun again"):
         record = registry.record(name)
         if record is None or is_dead(record):
-            clear(name)
+            clear(name, print)
 
 
 def is_dead(record: Mapping[str, Any]) -> bool:
     """Whether nobody looks after it. Who looks after a remote run is its coordinator."""
     if record.get("remote"):
-        from launcher.remote import runs
+        from launcher.remote import standing
 
-        return runs.is_lost(record)
+        return standing.is_lost(record)
     return not record["stays"] and not registry.is_alive(record["supervisor"])
 
 

@@ -34,15 +34,15 @@ def mirrored(record: Mapping[str, Any] | None, follow: bool) -> Iterator[Callabl
     if record is None or not record.get("remote"):
         yield lambda: False
         return
-    from launcher.remote import runs
+    from launcher.remote import standing
 
     if not follow:
-        runs.caught_up(record)
+        standing.caught_up(record)
         yield lambda: False
         return
     with ThreadPoolExecutor(1) as pool:
         leaving = threading.Event()
-        feeding = pool.submit(runs.feed, record, leaving)
+        feeding = pool.submit(standing.feed, record, leaving)
         try:
             yield lambda: not feeding.done()
         finally:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from launcher import prices, registry
 from launcher.config.values import seconds
 from launcher.errors import ConfigError, Problem
+from launcher.invocation import headline, owner
 from launcher.plan import Choice, Plan
 from launcher.providers import KINDS
 from launcher.requests import Request
 from launcher.spec import Offer, Spec
 from launcher.verbs import Arguments
-from launcher.verbs.loading import headline, load, scan
+from launcher.verbs.loading import load, scan
 
 if TYPE_CHECKING:
     from launcher.source import Manifest
@@ -66,6 +67,7 @@ def as_json(
     """The plan, and what it takes to read more than the run's own records to know."""
     sizes = {"count": len(manifest.files), "bytes": manifest.total}
     more: dict[str, Any] = {"notes": list(spec.notes), "files": sizes, "exists": existing}
+    more["coordinator"] = coordinator_of(spec)
     if hours is not None:
         more["cost_usd"] = cost(planned.first, hours)
     return {**planned.to_json(), **more}
@@ -84,7 +86,7 @@ def text(spec: Spec, planned: Plan, existing: list[str], duration: str | None) -
         yield f"  up under this name, on record: {', '.join(existing)}"
     yield from choices(planned, spec.mode.slices, duration)
     if spec.cluster.coordinator == "vm":
-        yield f"  coordinator: {about_vm(spec, planned)}"
+        yield f"  coordinator: {about_vm(spec)}"
     if not KINDS[spec.provider.kind].billed:
         yield "  emulated here at no cost; prices are Google's"
     yield from literal(planned.first)
@@ -116,12 +118,25 @@ def price_of(choice: Choice, slices: int, *, with_source: bool) -> str:
     return f"{usd:.2f} USD/h"
 
 
-def about_vm(spec: Spec, planned: Plan) -> str:
-    vm = spec.cluster.vm
-    zone = vm.zone or planned.first.offer.zone
-    price = prices.machine_price(vm.machine_type, zone)
+def coordinator_of(spec: Spec) -> dict[str, Any]:
+    """`usd_per_hour` is what it costs beside the slices; None where no price is known."""
+    kind, machine_type = spec.cluster.coordinator, spec.cluster.vm.machine_type
+    if kind != "vm":
+        return {"kind": kind, "name": None, "machine_type": None, "usd_per_hour": 0.0}
+    from launcher.remote import vm
+
+    price = prices.machine_price(machine_type, vm.zone_of(spec))
+    usd, name = price.usd if price else None, vm.name_of(spec, owner())
+    return {"kind": kind, "name": name, "machine_type": machine_type, "usd_per_hour": usd}
+
+
+def about_vm(spec: Spec) -> str:
+    from launcher.remote import vm
+
+    zone, machine_type = vm.zone_of(spec), spec.cluster.vm.machine_type
+    price = prices.machine_price(machine_type, zone)
     usd = f"{price.usd:.2f} USD/h (list price of {price.date})" if price else "price unknown"
-    return f"a VM {vm.machine_type} in {zone}, {usd}"
+    return f"VM {vm.name_of(spec, owner())}, {machine_type} in {zone}, {usd}"
 
 
 def literal(choice: Choice) -> Iterator[str]:

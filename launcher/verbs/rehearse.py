@@ -31,7 +31,6 @@ FORCED = {
     "workload.checkpoint_dir": "null",
     "keep": "false",
 }
-CACHE = "JAX_COMPILATION_CACHE_DIR"
 MANY_HOSTS = 8
 STANDARD = "standard"
 """In place of a file: the scenarios that come with the launcher."""
@@ -91,7 +90,7 @@ def prepared(arguments: Arguments, spec: Spec, plan: Plan, words: Sequence[str])
     interrupt.install()
     return Series(
         folder,
-        Job([*dirs, *own, *cache(spec, folder)], plan.first.offer.accelerator.hosts),
+        Job([*dirs, *own], plan.first.offer.accelerator.hosts),
         screen,
         interrupt,
         strict="--strict" in arguments.flags,
@@ -143,15 +142,6 @@ def asked_provider(arguments: Arguments) -> str:
     except ConfigError:  # of a cloud that is not set up here, say; the forced one has been checked
         return ""
     return "" if spec.provider.kind == "local" else spec.provider.kind
-
-
-def cache(spec: Spec, folder: Path) -> list[str]:
-    """All scenarios share what JAX has compiled, unless the user has a place for that."""
-    workload = spec.workload
-    if spec.mode.framework != "jax" or workload is None or CACHE in workload.env:
-        return []
-    quoted = re.sub(r"(['\\])", r"\\\1", str(folder / ".compiled"))
-    return [f"workload.env.{CACHE}='{quoted}'"]
 
 
 def _whole(values: Mapping[str, str], flag: str) -> int:

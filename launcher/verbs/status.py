@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher import registry
 from launcher.errors import ConfigError
-from launcher.record import phase, read_lines, runs_folder
+from launcher.record import last_step, phase, read_lines, runs_folder
 from launcher.verbs import Arguments
 
 
@@ -56,12 +56,11 @@ def state_of(name: str) -> dict[str, Any]:
     result = registry.read_json(folder / "result.json")
     endpoint = next((e["endpoint"] for e in reversed(events) if "endpoint" in e), None)
     attempt = next((e["attempt"] for e in reversed(events) if "attempt" in e), None)
-    steps = read_lines(folder / "metrics.jsonl")
     return {
         "name": name,
         "phase": trouble or phase_of(record, events, result),
         "attempt": attempt,
-        "last_step": steps[-1].get("step") if steps else None,
+        "last_step": last_step(folder),
         "nodes": nodes_of(record, events),
         "endpoint": endpoint,
         "folder": str(folder),
@@ -76,9 +75,9 @@ def look(name: str) -> tuple[str, dict[str, Any] | None]:
     record = registry.record(name)
     if record is None or not record.get("remote"):
         return "", record
-    from launcher.remote import runs
+    from launcher.remote import standing
 
-    trouble = runs.standing(record)
+    trouble = standing.trouble(record)
     return trouble, registry.record(name)
 
 
@@ -87,9 +86,9 @@ def nodes_of(record: Mapping[str, Any] | None, events: Sequence[Mapping[str, Any
         return []
     if not record.get("remote"):
         return list(record["nodes"])
-    from launcher.remote import runs
+    from launcher.remote import standing
 
-    return runs.nodes(events)
+    return standing.nodes(events)
 
 
 def phase_of(

@@ -26,11 +26,11 @@ import launcher.providers.local
 import launcher.providers.rest
 import launcher.verbs.down
 import launcher.verbs.gc
-from launcher import chain, cluster, coordinator, provision, removal
+from launcher import chain, cluster, coordinator, invocation, provision, removal
 from launcher.__main__ import dispatch
 from launcher.compose import compose
 from launcher.emulator import client as emulator
-from launcher.errors import ClusterError, ConfigError
+from launcher.errors import ClusterError, ConfigError, Superseded
 from launcher.interrupt import Interrupt
 from launcher.providers import calls
 from launcher.verbs import exit_code, loading, take_apart
@@ -76,6 +76,7 @@ class Act:
     joins: bool = True
     hold: float = 0.0  # seconds until the hosts have joined
     renewals: int = 0  # how often the first slice is lost after that, and made anew
+    superseded: bool = False  # by another supervisor, in the end
 
 
 def main(act: Act, base: str, endpoint: str) -> None:
@@ -101,10 +102,15 @@ def launch(act: Act) -> int:
     """`up` without its last line; `launch` takes it down again."""
     stays = act.verb == "up"
     spec, plan = loading.load(take_apart("up", act.words), workload=False)
-    with loading.session(spec, plan) as session, provision.acquired(session, stays=stays) as joined:
+    with (
+        invocation.session(spec, plan) as session,
+        provision.acquired(session, stays=stays) as joined,
+    ):
         for _ in range(act.renewals):
             joined = provision.renew(session, joined, {0})
         assert len(joined.choice.nodes) == spec.mode.slices
+        if act.superseded:
+            raise Superseded("another supervisor has taken this attempt over")
     return 0
 
 

@@ -13,7 +13,7 @@ from google.cloud import compute_v1
 from launcher import registry
 from launcher.compose import compose
 from launcher.emulator import client as emulator
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, ProvisioningError
 from launcher.providers.compute import firewalls_client, instances_client
 from launcher.remote import vm
 from launcher.remote.vm import Vm
@@ -135,6 +135,25 @@ def test_a_strangers_is_refused(wanted: Vm, spec: Spec, labels: dict[str, str], 
     with pytest.raises(ConfigError, match=words):
         make(wanted, spec)
     client.delete(**where, instance=wanted.name).result(30)
+
+
+def test_a_name_that_is_taken_by_something_else_is_told_at_the_deadline(
+    wanted: Vm, spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a disk of that name was left: no such VM, and yet a conflict."""
+    address = emulator.read_endpoint(Path(str(spec.provider.options["state_dir"])))
+    assert address is not None
+    words = "The resource 'disks/launcher-me' already exists"
+    rule = {"fault": "call-error", "method": "instances.insert", "node": "*", "count": 99}
+    given = {**rule, "code": "ALREADY_EXISTS", "message": words}
+    monkeypatch.setattr(vm, "CHANGE_SECONDS", 1.2)
+    told: list[str] = []
+    with (
+        emulator.arm(address, [given], ()),
+        pytest.raises(ProvisioningError, match=f"is not RUNNING after 1.2 s: .*{words}"),
+    ):
+        vm.make(wanted, spec, OWNER, lambda _, text: told.append(text), time.sleep)
+    assert told == [f"making {wanted.title}"]
 
 
 def test_another_zone_than_the_one_on_record_is_refused(wanted: Vm, spec: Spec) -> None:

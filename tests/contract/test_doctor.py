@@ -271,13 +271,31 @@ def test_quota_by_zone_and_capacity(desk: Desk) -> None:
     zones = "cluster.zone=[us-east5-b,us-east5-a]"
     found = desk.look(quota.quotas, "cluster=v6e-16", zones, "cluster.capacity=spot")
     assert [finding.outcome for finding in found] == [Outcome.OK, Outcome.OK]
-    assert "16 allowed (tpu.googleapis.com/TPUV6EPreemptible" in found[0].text
+    assert "16 allowed (tpu.googleapis.com/tpu-v6e-preemptible)" in found[0].text
     short, enough = desk.look(quota.quotas, "cluster=v6e-32", zones)
     assert (short.outcome, enough.outcome) == (Outcome.PROBLEM, Outcome.OK)
     assert short.mend[0].startswith("ask for more: https://console.cloud.google.com/")
     slices = desk.outcomes(quota.quotas, "cluster=v6e-16", zones, "mode.slices=2")
     assert slices == ["problem", "ok"]
     assert desk.outcomes(quota.quotas, "cluster=v6e-16", "cluster.capacity=reserved") == ["warning"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "metric"),
+    [
+        ("v2-8", "tpu-v2"),
+        ("v3-32", "tpu-v3-pod"),
+        ("v4-8", "tpu-v4s-pod"),
+        ("v5litepod-4", "tpu-v5s-litepod-serving"),
+        ("v5litepod-16", "tpu-v5s-litepod"),
+        ("v5p-8", "tpu-v5p"),
+    ],
+)
+def test_the_quota_of_each_generation(desk: Desk, accelerator: str, metric: str) -> None:
+    named = (f"cluster.accelerator_type={accelerator}", "cluster.zone=any", "cluster.capacity=spot")
+    (found,) = desk.look(quota.quotas, *named)
+    assert found.outcome is Outcome.OK
+    assert f"allowed (tpu.googleapis.com/{metric}-preemptible) in " in found.text
 
 
 def test_the_bucket_and_its_region(desk: Desk) -> None:

@@ -622,7 +622,7 @@ def test_quotas_are_what_the_rules_say(own: Cloud) -> None:
         buckets = row["consumerQuotaLimits"][0]["quotaBuckets"]
         return {one["dimensions"]["zone"]: one["effectiveLimit"] for one in buckets}
 
-    name = "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
+    name = "tpu-v6e-preemptible"
     assert int(limits(name)[ZONE]) > 10**5
     own.fault("quota", limit=32, zone=ZONE)
     assert limits(name)[ZONE] == "32"

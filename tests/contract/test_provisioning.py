@@ -450,6 +450,15 @@ def test_what_is_up_is_not_for_gc(world: World) -> None:
     assert not world.ours()
 
 
+def test_what_another_supervisor_has_taken_over_is_left_to_it(world: World) -> None:
+    world.renew()
+    assert world.run(replace(launch("x", "two nodes"), superseded=True)) == [4]
+    assert len(world.ours()) == 2
+    assert list(world.records("a")) == ["x"]
+    assert world.run(gc()) == [0]
+    assert not world.ours()
+
+
 def test_an_interrupt_takes_away_what_was_made_anew(world: World) -> None:
     """What was up could not be used, so that another was made in its place."""
     world.renew()

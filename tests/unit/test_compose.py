@@ -421,7 +421,6 @@ NOON = "2026-12-01T12:00:00Z"
 FLEX = ("cluster.capacity=flex-start",)
 QUEUED = ("cluster.capacity=queued-spot",)
 RESERVED = ("cluster.capacity=queued-reserved",)
-BOTH = ("cluster.valid_after=10m",)
 DISK = "projects/p1/zones/us-central1-b/disks/one"
 
 TABLE = [
@@ -499,8 +498,7 @@ TABLE = [
     ([*QUEUED, "cluster.valid_until=2026-12-01"], "cluster.valid_until", ""),
     ([*QUEUED, "cluster.valid_until=2026-12-01T08:00:00"], "cluster.valid_until", ""),
     ([*QUEUED, "cluster.valid_until=2026-13-01T08:00:00Z"], "cluster.valid_until", ""),
-    ([*QUEUED, *BOTH, "cluster.valid_until=20m"], "cluster.valid_until", "leave one of them"),
-    ([*QUEUED, *BOTH, f"cluster.valid_until={NOON}"], "cluster.valid_until", "leave one of them"),
+    ([*QUEUED, "cluster.valid_after=10m", "cluster.valid_until=9m"], "cluster.valid_until", ""),
     (
         [*QUEUED, f"cluster.valid_after={NOON}", f"cluster.valid_until={NOON}"],
         "cluster.valid_until",

@@ -16,7 +16,7 @@ from launcher.providers.reasons import POLICIES
 from launcher.verbs import VERBS, Takes, take_apart
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("google.md", "capacity.md", "rehearse.md")
+PAGES = sorted(path.name for path in DOCS.glob("*.md") if path.name != "roadmap.md")
 
 
 def commands() -> Iterator[str]:

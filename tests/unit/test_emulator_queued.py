@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from launcher.accelerators import lookup
 from launcher.emulator import alpha
 from launcher.emulator.api_errors import ApiError
+from launcher.emulator.guest import project_number
 from launcher.emulator.ledger import GONE, Ledger
 from launcher.emulator.names import Place
 from launcher.emulator.queued import Window, plan, run_seconds, window
@@ -97,7 +98,7 @@ def test_node_ids_of_two_specs_may_not_meet() -> None:
 
 
 def test_a_parent_may_have_the_number_of_the_project() -> None:
-    number = "projects/100000000112/locations/us-east5-a"
+    number = f"projects/{project_number(PLACE.project)}/locations/us-east5-a"
     assert plan(PLACE, "q", request({"parent": number, "node_id": "n"}), NO_EXTRAS)
 
 

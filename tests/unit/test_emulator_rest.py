@@ -19,6 +19,7 @@ from launcher.emulator.compute_names import compute_zones
 from launcher.emulator.faults import FAULTS, Target
 from launcher.emulator.firewalls import Firewalls
 from launcher.emulator.fleet import Fleet
+from launcher.emulator.guest import project_number
 from launcher.emulator.http_status import COMPUTE_API, HTTP
 from launcher.emulator.instances import Instances
 from launcher.emulator.ledger import Ledger
@@ -26,7 +27,7 @@ from launcher.emulator.machine_types import MACHINE_TYPES
 from launcher.emulator.names import zones
 from launcher.emulator.presence import Presence
 from launcher.emulator.projects import Projects
-from launcher.emulator.rest import Call, Route, Router, error_body
+from launcher.emulator.rest import Call, Query, Route, Router, error_body
 from launcher.emulator.rules import parse, parse_for
 from launcher.emulator.services import SERVICES
 from launcher.emulator.world import World
@@ -82,6 +83,17 @@ def test_a_path_that_is_none(world: World, method: str, path: str) -> None:
     status, body = answer(world, ROUTER, method, path)
     assert (status, body["error"]["status"]) == (404, "NOT_FOUND")
     assert path in body["error"]["message"]
+
+
+def test_a_parameter_may_come_more_than_once() -> None:
+    query = Query([("a", "1"), ("b", "2"), ("a", "3")])
+    assert (query, query.every("a"), query.every("c")) == ({"a": "1", "b": "2"}, ["1", "3"], [])
+
+
+def test_projects_with_a_common_beginning_have_numbers_of_their_own() -> None:
+    numbers = {project_number(f"a-project-of-our-company-{i}") for i in range(100)}
+    assert len(numbers) == 100
+    assert {len(number) for number in numbers} == {12}
 
 
 def test_a_rule_strikes_the_resource_that_a_path_names(world: World) -> None:

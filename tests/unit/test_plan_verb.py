@@ -14,6 +14,7 @@ import pytest
 
 from launcher import registry
 from launcher.errors import ConfigError
+from launcher.invocation import owner
 from launcher.verbs import take_apart
 from launcher.verbs.plan import plan
 
@@ -67,7 +68,21 @@ def test_the_first_choice_is_literal_in_short_form(show: Show) -> None:
     assert "    runDuration: {maxRunDuration: 43200s}\n" in told
     assert "startup-script: <" in told
     assert "raynode" not in told
-    assert "  coordinator: a VM e2-standard-4 in us-central1-b, 0.13 USD/h" in told
+    where = f"VM launcher-{owner()}, e2-standard-4 in us-central1-b"
+    assert f"  coordinator: {where}, 0.13 USD/h" in told
+
+
+def test_the_coordinator_in_json(show: Show) -> None:
+    def made(*words: str) -> Any:
+        return json.loads(show("--json", *words))["coordinator"]
+
+    vm = ("cluster.coordinator=vm", "cluster.vm.name=mine")
+    named = {"kind": "vm", "name": "mine", "machine_type": "e2-standard-4"}
+    assert made(*vm) == {**named, "usd_per_hour": pytest.approx(0.134, abs=1e-3)}
+    assert made(*vm, "cluster.vm.zone=us-east4-a")["usd_per_hour"] > 0.15
+    assert made(*vm, "cluster.vm.machine_type=c9-huge")["usd_per_hour"] is None
+    here = {"kind": "here", "name": None, "machine_type": None, "usd_per_hour": 0.0}
+    assert made() == here
 
 
 def test_many_processes_do_not_fill_the_screen(show: Show) -> None:

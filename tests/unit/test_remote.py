@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
+import re
+import threading
 import zipfile
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from google.api_core import exceptions
+from google.auth.exceptions import TransportError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from requests import ConnectionError
 
-from launcher import source
+import launcher
+from launcher import errors, registry, source
 from launcher.accelerators import Accelerator, all_types, lookup
 from launcher.compose import compose
-from launcher.errors import ClusterError
+from launcher.errors import (
+    ClusterError,
+    LauncherError,
+    PreemptionBudgetSpent,
+    ProvisioningError,
+)
 from launcher.member import Member
-from launcher.record import Progress, RunFolder
-from launcher.remote import borrow, package, tunnel
+from launcher.record import Progress, RunFolder, last_step
+from launcher.remote import borrow, launch, package, tunnel
 from launcher.remote.codec import from_json, to_json
-from launcher.remote.follow import member_of
+from launcher.remote.follow import Lost, member_of
 from launcher.remote.frames import Decoder, Emitter, FolderFrames, Frame, Mirror, encode
+from launcher.remote.jobs import Dashboard, Jobs
+from launcher.remote.operations import await_operation
 from launcher.remote.package import Job
+from launcher.remote.vm import Vm
 from launcher.requests import Identity
 from launcher.spec import Offer, Spec
 
@@ -141,8 +158,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Spec:
     ("change", "words"),
     [
         ({"chips": "4"}, "Accelerator.chips: '4' is not of type int"),
-        ({"zones": "a"}, "Accelerator.zones: no list"),
-        ({"more": 1}, "are wanted"),
+        ({"zones": "a"}, "Accelerator.zones: 'a' is not of type list"),
+        ({"more": 1}, "Accelerator: 'more' is none of accelerator_type"),
     ],
 )
 def test_json_that_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
@@ -199,7 +216,7 @@ SANE = CHANGES.map(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(changes=SANE, size=st.integers(1000, 70_000), cut=st.floats(0, 1))
 def test_a_mirror_is_the_folder_byte_for_byte(
     tmp_path_factory: pytest.TempPathFactory, changes: Any, size: int, cut: float
@@ -339,7 +356,7 @@ def test_a_tunnel_is_there_for_its_block(gcloud: Path) -> None:
 
 
 def test_a_tunnel_that_cannot_be_says_why(gcloud: Path) -> None:
-    ssh = tunnel.to_host0("refused", "us-east5-b", "mine")
+    ssh = tunnel.to_host0("refused", "us-east5-b", "mine", external_ips=False)
     with (
         pytest.raises(ClusterError, match="no permission"),
         tunnel.opened(ssh, "10.0.0.2", 8265, lambda _: None),
@@ -357,9 +374,176 @@ def test_without_gcloud_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatc
         pass
 
 
+@pytest.mark.parametrize(
+    ("external_ips", "command"),
+    [
+        (True, "gcloud compute tpus tpu-vm ssh one-s0 {} --quiet"),
+        (False, "gcloud alpha compute tpus tpu-vm ssh one-s0 {} --tunnel-through-iap --quiet"),
+    ],
+)
+def test_the_way_to_worker_0_depends_on_its_addresses(external_ips: bool, command: str) -> None:
+    ssh = tunnel.to_host0("one-s0", "us-east5-b", "mine", external_ips=external_ips)
+    where = "--worker 0 --zone us-east5-b --project mine"
+    assert " ".join(ssh) == command.format(where)
+
+
 def test_the_command_for_the_user_is_one_forward() -> None:
     ssh = tunnel.to_vm("launcher-me", "us-east5-b", "mine")
     assert tunnel.command(ssh, "10.0.0.2", 8265) == (
         "gcloud compute ssh launcher-me --zone us-east5-b --project mine --tunnel-through-iap"
         " --quiet -- -N -L 8265:10.0.0.2:8265"
     )
+
+
+# --- waits and answers
+
+
+class Operation:
+    """One that has ended at some poll; before, polls raise `trouble` if there is any."""
+
+    def __init__(
+        self, polls: float, trouble: Exception | None = None, failure: Exception | None = None
+    ) -> None:
+        self._left, self._trouble, self._failure = polls, trouble, failure
+
+    def done(self, retry: Any) -> bool:
+        self._left -= 1
+        if self._left > 0 and self._trouble:
+            raise self._trouble
+        return self._left <= 0
+
+    def exception(self) -> Exception | None:
+        return self._failure
+
+
+def test_an_operation_is_awaited_through_polls_that_fail() -> None:
+    pauses: list[float] = []
+    await_operation(Operation(4, exceptions.ServiceUnavailable("away")), 60, pauses.append)
+    assert len(pauses) == 3
+    assert min(pauses) > 0
+    with pytest.raises(exceptions.Conflict):
+        await_operation(Operation(1, None, exceptions.Conflict("it is there")), 60, pauses.append)
+
+
+@pytest.mark.parametrize(
+    "trouble", [exceptions.Forbidden("not you"), TransportError("no way"), ConnectionError("cut")]
+)
+def test_an_operation_without_an_end_is_given_up_with_what_the_polls_met(
+    trouble: Exception,
+) -> None:
+    with pytest.raises(ProvisioningError, match=f"no end in 0 s: .*{trouble.args[0]}"):
+        await_operation(Operation(float("inf"), trouble), 0, lambda _: None)
+
+
+class Dashboards(BaseHTTPRequestHandler):
+    """Of a cluster that wants a token, and knows no job."""
+
+    def do_GET(self) -> None:
+        known = self.headers.get("Authorization") == "Bearer right"
+        version = self.path == "/api/version"
+        body = {"version": "4", "ray_version": "2.60.0", "ray_commit": "", "session_name": "s"}
+        self.send_response(200 if version else 404 if known else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(body if version else {}).encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Silent."""
+
+
+def test_the_state_of_a_job_that_nobody_knows_or_may_see() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dashboards) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            assert Jobs(Dashboard(url, "right")).state("one") is None
+            with pytest.raises(ClusterError, match=f"{url} wants a token"):
+                Jobs(Dashboard(url, "wrong")).state("one")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+# --- what is known without a call
+
+
+def vm_of(machine_type: str, zone: str, kind: str) -> Vm:
+    return Vm("launcher-me", "p", zone, {"kind": kind}, machine_type, "delete")
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "zone", "price"),
+    [
+        ("e2-standard-4", "us-central1-a", ", 0.13 USD/h"),
+        ("e2-standard-4", "us-east4-a", ", 0.15 USD/h"),
+        ("e2-standard-4", "moon1-a", ", price unknown"),
+        ("c9-huge", "us-central1-a", ", price unknown"),
+    ],
+)
+def test_a_vm_is_told_with_the_price_of_its_region(
+    machine_type: str, zone: str, price: str
+) -> None:
+    billed, emulated = (vm_of(machine_type, zone, kind).title for kind in ("google", "local"))
+    assert billed == f"VM launcher-me ({machine_type} in {zone}{price})"
+    assert emulated == f"VM launcher-me ({machine_type} in {zone})"
+
+
+def test_a_slice_that_took_its_supervisor_along_is_charged_until_there_is_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    run = spec(tmp_path)
+    run = replace(run, retry=replace(run.retry, max_preemptions=1))
+    remote = {"url": "http://127.0.0.1:9", "token_path": None, "submitted": False}
+    record = {"name": "one", "folder": str(tmp_path), "resources": [], "remote": remote}
+    registry.write_record("one", record)
+    for step in (3, 5):
+        (tmp_path / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')
+        launch.charge(run, Lost("gone"))  # another launcher each time, for all it knows
+    with pytest.raises(PreemptionBudgetSpent, match=r"gone: 2 preemptions, retry.max_.* is 1"):
+        launch.charge(run, Lost("gone"))
+    assert registry.record("one") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "step"),
+    [
+        ("", None),
+        ('{"step": 1}', None),
+        ('{"saved_step": 1}\n', None),
+        ('{"step": 1}\n{"saved_step": 1}\n{"step": 2', 1),
+        ('{"step": 1}\n{"step": true}\n', 1),
+        ('{"step": 1}\n{"step": 7}\n' + '{"loss": 1}\n' * 99, 7),
+        ('{"step": 3}\n' + '{"text": "' + "é" * 200 + '"}\n', 3),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 2, 7, 65_536])
+def test_the_last_step_is_found_from_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, step: int | None, block: int
+) -> None:
+    monkeypatch.setattr("launcher.record.BLOCK", block)
+    assert last_step(tmp_path) is None
+    (tmp_path / "metrics.jsonl").write_text(lines)
+    assert last_step(tmp_path) == step
+
+
+def subclasses(of: type) -> set[type]:
+    return {one for direct in of.__subclasses__() for one in (direct, *subclasses(direct))}
+
+
+def test_every_error_is_drawn_below_its_base_with_its_exit_code() -> None:
+    for module in pkgutil.walk_packages(launcher.__path__, "launcher."):
+        if not module.name.endswith(("__main__", ".entry", ".raynode")):
+            importlib.import_module(module.name)
+    drawn: dict[str, tuple[str, str]] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.match(r"    ([│├└─ ]*)([\w.]+) +([0-9]+)", line):
+            depth, name = len(found[1]) // 4, found[2].rpartition(".")[2]
+            del above[depth:]
+            drawn[name] = (above[-1] if above else "Exception", found[3])
+            above.append(name)
+    own = {one for one in subclasses(LauncherError) if one.__module__.startswith("launcher.")}
+    assert drawn == {
+        one.__name__: (one.__base__.__name__, str(one.exit_code)) for one in {LauncherError, *own}
+    }

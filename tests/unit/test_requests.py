@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from launcher.accelerators import all_types
 from launcher.capacity import CAPACITIES
 from launcher.plan import Choice
-from launcher.requests import Request, duration
+from launcher.requests import Request, dated, duration
 from tests.unit import golden
 
 SAMPLE = ("v2-8", "v3-32", "v4-16", "v5litepod-1", "v5p-128", "v6e-256")
@@ -68,7 +69,8 @@ def sampled() -> Iterator[Choice]:
 def test_the_messages_of_the_client_library_hold_every_field() -> None:
     seen = set()
     for choice in sampled():
-        for request in choice.requests:
+        for asked in choice.requests:
+            request = dated(asked, datetime(2026, 12, 1, tzinfo=UTC))
             seen.add((request.method, request.version))
             assert landed(request) == library_part(request)
     assert seen == set(MESSAGES)
@@ -114,6 +116,14 @@ def in_utc(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("2026-"):
         return datetime.fromisoformat(value).astimezone(UTC).isoformat()
     return value
+
+
+def test_times_that_count_from_the_request_are_filled_in() -> None:
+    (request,) = golden.case_choices("granted after two hours")[0].requests
+    now = datetime(2026, 12, 1, 8, tzinfo=UTC)
+    assert dated(request, now).body["queueing_policy"] == {
+        "valid_interval": {"start_time": "2026-12-01T10:00:00Z", "end_time": "2026-12-01T11:00:00Z"}
+    }
 
 
 def test_one_type_does_not_differ_between_node_and_queued_resource() -> None:

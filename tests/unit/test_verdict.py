@@ -1,7 +1,8 @@
 """Verdicts: labelled cases from the field, and what holds of all evidence.
 
 Each file under `data/verdicts/` is one case: a title, its source (an issue, or `own`), the evidence
-and the verdict that is expected. `"tail": "@name"` stands for the text in `data/tails/name.txt`.
+and the verdict that is expected. `"tail": "@name"` stands for the text in `data/tails/name.txt`,
+and a reason that the code says is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.codec import from_json, to_json
 from launcher.errors import Reason
 from launcher.evidence import (
     Cancelled,
@@ -29,13 +31,10 @@ from launcher.evidence import (
     Refusal,
     Symptom,
     Told,
-    from_json,
-    member_text,
-    to_json,
 )
-from launcher.member import Ending, Member
+from launcher.member import Ending, Member, describe, member_text
 from launcher.outcome import POLICIES, Budget, Outcome, Repair
-from launcher.verdict import first_cause, in_short, judge, record, replay
+from launcher.verdict import in_short, judge, record, replay
 
 DATA = Path(__file__).parent / "data"
 CASES = sorted((DATA / "verdicts").glob("*.json"))
@@ -44,9 +43,10 @@ CASES = sorted((DATA / "verdicts").glob("*.json"))
 def load(path: Path) -> tuple[Evidence, dict[str, Any]]:
     case = json.loads(path.read_text("utf-8"))
     for ending in case["evidence"].get("endings", ()):
+        ending.setdefault("reason", describe(ending["code"] or 0))
         if ending.get("tail", "").startswith("@"):
             ending["tail"] = (DATA / "tails" / f"{ending['tail'][1:]}.txt").read_text("utf-8")
-    return from_json(case["evidence"]), case["expect"]
+    return from_json(Evidence, case["evidence"]), case["expect"]
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -100,7 +100,7 @@ def shuffled(evidence: Evidence, chance: random.Random) -> Evidence:
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_all_clocks_moved_together_change_nothing(path: Path) -> None:
     evidence, expect = load(path)
-    moved = from_json(_later(to_json(evidence), 86_400.0))
+    moved = from_json(Evidence, _later(to_json(evidence), 86_400.0))
     verdict = record(moved, judge(moved))
     assert {key: verdict[key] for key in expect} == expect
 
@@ -203,13 +203,6 @@ def test_every_outcome_has_a_policy() -> None:
         assert policy.again or policy.budget is Budget.NONE
 
 
-def test_first_cause_of_endings_alone() -> None:
-    first = Ending(Member(0, 1), 3, "exit code 3", 1.0)
-    victim = Ending(Member(0, 0), -15, "killed by SIGTERM", 0.5, collateral=True)
-    assert first_cause([victim, first]) == first
-    assert first_cause([Ending(Member(0, 0), 0, "exit code 0", 1.0)]) is None
-
-
 def test_replay_of_a_written_verdict(tmp_path: Path) -> None:
     path = tmp_path / "attempt-0.json"
     for case in CASES:
@@ -224,7 +217,10 @@ def test_replay_of_a_written_verdict(tmp_path: Path) -> None:
     [
         ("[]", "holds no evidence"),
         ("{", "attempt-0.json"),
-        ('{"evidence": {"endings": [{"member": "x", "code": 1, "time": 1.0}]}}', "'x' is no proc"),
+        (
+            '{"evidence": {"endings": [{"member": "x", "code": 1, "time": 1.0, "reason": ""}]}}',
+            "'x' is no process",
+        ),
         ('{"evidence": {"endings": [{"code": 1, "time": 1.0}]}}', "'member' is missing"),
         ('{"evidence": {"ending": []}}', "'ending' is none of endings"),
         (
@@ -315,7 +311,7 @@ evidences = st.builds(
 @unhurried
 @given(evidences)
 def test_json_there_and_back_is_exact(evidence: Evidence) -> None:
-    again = from_json(json.loads(json.dumps(to_json(evidence))))
+    again = from_json(Evidence, json.loads(json.dumps(to_json(evidence))))
     assert again == evidence
     assert [e.member.single for e in again.endings] == [e.member.single for e in evidence.endings]
 
@@ -346,5 +342,5 @@ def test_any_evidence_in_any_order(evidence: Evidence, seed: int) -> None:
 @given(members)
 def test_a_member_is_written_without_doubt(member: Member) -> None:
     evidence = Evidence([Ending(member, 0, "exit code 0", 1.0)])
-    assert from_json(to_json(evidence)).endings[0].member == member
+    assert from_json(Evidence, to_json(evidence)).endings[0].member == member
     assert member_text(member).startswith(f"s{member.slice} h{member.host}")

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import fanout, link
-from launcher.gang import Superseded
+from launcher.errors import Superseded
 from launcher.journal import Lines
 from launcher.links import read_frame
 from launcher.member import Ending, Member
-from tests.unit.hosts import PLACES, SLEEP, Feed, Hosts, codes, python, wait_until
+from tests.contract.hosts import PLACES, SLEEP, Feed, Hosts, codes, python, wait_until
 
 ONE, TWO = (Member(*place) for place in PLACES)
 LONG = 600.0
@@ -98,8 +98,7 @@ with open(os.environ["LAUNCHER_METRICS"], "a", buffering=1) as file:
     file.write('{"step": 200}')
 """
     hosts.start(python(write), python("pass"), reattach=LONG)
-    running = set(hosts.gang.members.values())
-    wait_until(lambda: hosts.gang._take(hosts.feed, running) or len(hosts.feed.lines) > 20)
+    hosts.take_until(lambda: len(hosts.feed.lines) > 20)
     die(hosts)
     hosts.supervise(hosts.gang.key)
     hosts.attach(hosts.feed, metrics=[len(hosts.feed.lines), 0])
@@ -163,13 +162,12 @@ def test_the_later_supervisor_wins_and_the_earlier_one_learns_why(hosts: Hosts) 
 
     thread = threading.Thread(target=follow_earlier)
     thread.start()
-    later = hosts.supervise(earlier.key)
+    hosts.supervise(earlier.key)
     hosts.attach(hosts.feed)
     thread.join(60)
     assert "another supervisor has taken this attempt over" in str(errors[0])
     assert len(hosts.descendants()) == 2
-    running = set(later.members.values())
-    wait_until(lambda: later._take(hosts.feed, running) or len(hosts.feed.bytes) == 2)
+    hosts.take_until(lambda: len(hosts.feed.bytes) == 2)
     assert codes(hosts.stop()) == {"s0 h0": -15, "s0 h1": -15}
 
 
@@ -184,6 +182,16 @@ def test_of_two_at_once_the_one_that_came_later_is_obeyed(hosts: Hosts) -> None:
     assert late.stop(Feed(), 0, late.members.values()) == []
     assert len(hosts.descendants()) == 2
     assert len(first.stop(hosts.feed, 0.3, first.members.values())) == 2
+
+
+def test_one_that_is_replaced_has_no_host_forget_the_attempt(hosts: Hosts) -> None:
+    hosts.start(python(SLEEP), python(SLEEP), reattach=LONG)
+    hosts.gang.gone = {PLACES[0]}
+    assert isinstance(hosts.gang.supersede(), Superseded)
+    hosts.gang.close()
+    wait_until(lambda: not hosts.hosts[0, 0].call("state")["supervised"])
+    (attempt,) = hosts.hosts[0, 0].attempts
+    assert (attempt / "output-0").exists()
 
 
 def test_orders_of_a_replaced_attempt_are_ignored(hosts: Hosts) -> None:
@@ -218,6 +226,8 @@ def test_who_ended_long_before_an_attachment_has_left_nobody(hosts: Hosts) -> No
     wait_until(lambda: all(not h.call("state")["running"] for h in hosts.hosts.values()))
     hosts.supervise(hosts.gang.key, straggler_timeout=1.0)
     hosts.attach(hosts.feed)
+    waiting = hosts.gang.links.frames.queue
+    wait_until(lambda: sum(frame["kind"] == "exit" for _, frame, _ in list(waiting)) == 2)
     assert codes(hosts.follow()) == {"s0 h0": 0, "s0 h1": 0}
 
 

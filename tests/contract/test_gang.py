@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
+import math
 import re
 import socket
 import threading
@@ -19,7 +21,31 @@ from launcher.agent import clean_environment
 from launcher.descendants import has_ended
 from launcher.gang import Gang
 from launcher.member import Member
-from tests.unit.hosts import PLACES, SLEEP, Feed, Host, Hosts, python, wait_until
+from launcher.signatures import find
+from tests.contract.hosts import (
+    PATIENCE,
+    PLACES,
+    SLEEP,
+    WAIT,
+    Feed,
+    Host,
+    Hosts,
+    python,
+    wait_until,
+)
+
+# A traceback, and the 6 kB that JAX's runtime may log after one.
+AS_JAX = """
+import traceback
+print("x" * 20_000)
+try:
+    raise ValueError("bad batch")
+except ValueError as error:
+    print("".join(traceback.format_exception(error)), end="")
+for _ in range(60):
+    print("E1129 21:46:07.512345 12 coordination_service.cc:1] " + "y" * 50)
+raise SystemExit(3)
+"""
 
 
 @pytest.fixture
@@ -84,26 +110,35 @@ time.sleep(600)
 
 def test_a_dead_host_is_noticed_at_once(hosts: Hosts) -> None:
     hosts.start(python(SLEEP), python(SLEEP))
+    hosts.gang.silence = math.inf
     killed = time.time()
     hosts.hosts[0, 1].kill()
     (lost,) = hosts.follow()
     assert (lost.member, lost.code) == (Member(0, 1), None)
-    assert lost.time - killed < 1
+    assert lost.reason == "its host's connection broke"
     (ended,) = hosts.stop()
     assert (ended.member, ended.code, ended.collateral) == (Member(0, 0), -15, True)
     report = hosts.gang.report([lost, ended])
     assert [(h.place, h.alive) for h in report.hosts] == [((0, 0), True), ((0, 1), False)]
-    assert report.hosts[1].broke_at == pytest.approx(killed, abs=1)
+    assert report.hosts[1].broke_at
+    assert killed <= report.hosts[1].broke_at <= lost.time
 
 
-def test_metrics_are_forwarded_whole_lines_only(hosts: Hosts) -> None:
-    write = """
-import os, time
-with open(os.environ["LAUNCHER_METRICS"], "a") as f:
-    f.write('{"step": 1}\\n{"st'); f.flush(); time.sleep(0.3); f.write('ep": 2}\\n')
+def test_metrics_are_forwarded_whole_lines_only(hosts: Hosts, tmp_path: Path) -> None:
+    begin = """
+import os
+file = open(os.environ["LAUNCHER_METRICS"], "a")
+file.write('{"step": 1}\\n{"st')
+file.flush()
+print("half", flush=True)
 """
-    hosts.start(python(write), python("pass"))
-    hosts.follow()
+    end = "file.write('ep\": 2}\\n')"
+    go = tmp_path / "go"
+    hosts.start(python(begin + WAIT + end), python(SLEEP), env={"GO": str(go)})
+    hosts.take_until(lambda: hosts.feed.lines and Member(0, 0) in hosts.feed.bytes)
+    assert hosts.feed.lines == ['{"step": 1}\n']
+    go.touch()
+    hosts.take_until(lambda: hosts.feed.endings)
     assert hosts.feed.lines == ['{"step": 1}\n', '{"step": 2}\n']
 
 
@@ -136,7 +171,7 @@ def test_endings_are_described(code: int) -> None:
 def test_a_silent_host_is_noticed_while_another_one_talks() -> None:
     """A frozen host keeps its connection; heartbeats and output of others must not hide it."""
     quiet, chatty = (0, 0), (0, 1)
-    gang = Gang("127.0.0.9", PLACES, [Member(*p) for p in PLACES], silence=0.5)
+    gang = Gang("127.0.0.9", PLACES, [Member(*p) for p in PLACES], silence=PATIENCE)
     links = []
     for place in (quiet, chatty):
         address, _, port = gang.callback.rpartition(":")
@@ -144,18 +179,17 @@ def test_a_silent_host_is_noticed_while_another_one_talks() -> None:
         link.sendall(json.dumps({"kind": "hello", "key": gang.key, "host": place}).encode() + b"\n")
         links.append(link)
     gang.await_links()
-    for place in PLACES:
-        gang.links.heard[place] = time.monotonic()
-    talking = threading.Event()
+    gang.links.heard[quiet] -= 2 * PATIENCE
+    stop = threading.Event()
 
     def talk() -> None:
-        while not talking.wait(0.01):
+        while not stop.wait(0.01):
             links[1].sendall(b'{"kind": "alive"}\n')
 
     talker = threading.Thread(target=talk)
     talker.start()
     (lost,) = gang.follow(Feed(), lambda _: None)
-    talking.set()
+    stop.set()
     talker.join()
     assert lost.member == Member(*quiet)
     assert "silent" in lost.reason
@@ -196,28 +230,48 @@ def test_one_that_ends_well_while_the_others_hang_has_failed_them(hosts: Hosts) 
 
 
 def test_the_last_words_go_along_with_an_ending(hosts: Hosts) -> None:
-    hosts.start(python("print('x' * 9000); print('last'); raise SystemExit(3)"), python(SLEEP))
+    hosts.start(python(AS_JAX), python(SLEEP))
     (first,) = hosts.follow()
-    assert first.tail.endswith("xxx\nlast\n")
-    assert len(first.tail) == 4096
+    assert first.tail == hosts.feed.bytes[Member(0, 0)][-(2**14) :].decode()
+    found = find(first.tail)
+    assert found
+    assert found.text == "ValueError: bad batch"
+
+
+def test_the_last_words_outlive_their_disk(hosts: Hosts, tmp_path: Path) -> None:
+    """What the supervisor has is freed on the host, and reads as zeros there."""
+    hosts.gang.kept = 1
+    go = tmp_path / "go"
+    hosts.start(python(f"print('on', flush=True){WAIT}"), python(SLEEP), env={"GO": str(go)})
+    (attempt,) = hosts.hosts[0, 0].attempts
+    hosts.take_until(lambda: (attempt / "output-0").read_bytes() == bytes(3))
+    go.touch()
+    (first,) = hosts.take_until(lambda: hosts.feed.endings)
+    assert first.tail == "on\n"
 
 
 def test_what_is_left_of_a_group_may_finish_its_last_words(hosts: Hosts) -> None:
-    hosts.start(["bash", "-c", "(sleep 0.2; echo last) &"], python(SLEEP))
-    wait_until(lambda: hosts.gang._take(hosts.feed, set(hosts.gang.members.values())))
+    after = "(while kill -0 $$; do sleep 0.01; done 2> /dev/null; echo last) &"
+    hosts.start(["bash", "-c", after], python(SLEEP))
+    hosts.take_until(lambda: hosts.feed.endings)
     assert hosts.feed.bytes[Member(0, 0)] == b"last\n"
 
 
-def test_a_supervisor_that_stood_still_does_not_hold_it_against_the_hosts(hosts: Hosts) -> None:
-    hosts.start(python("import time; time.sleep(2.5)"), python("import time; time.sleep(2.5)"))
-    hosts.gang.silence = 2.0
-    slept = []
+def test_a_supervisor_that_stood_still_does_not_hold_it_against_the_hosts(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    hosts.start(python(WAIT), python(WAIT), env={"GO": str(go)})
+    links, pauses = hosts.gang.links, itertools.count()
+    hosts.gang.silence = PATIENCE
 
     def pause(_: float) -> None:
-        if not slept:
-            slept.append(time.sleep(2.2))
-            for place in PLACES:  # the heartbeats wait unread
-                hosts.gang.links.heard[place] -= 2.2
+        if next(pauses) == 0:  # it stood still, and the heartbeats wait unread
+            links.looked -= 2 * PATIENCE
+            for place in PLACES:
+                links.heard[place] -= 2 * PATIENCE
+        else:
+            go.touch()
 
     assert [e.code for e in hosts.gang.follow(hosts.feed, pause)] == [0, 0]
 
@@ -237,7 +291,7 @@ def test_a_frozen_host_is_lost(hosts: Hosts) -> None:
     frozen = hosts.gang.report([lost, ended]).hosts[1]
     assert frozen.alive is False
     assert frozen.silent_since is not None
-    assert 3 < lost.time - frozen.silent_since < 30
+    assert lost.time - frozen.silent_since > 3
     hosts.hosts[0, 1].process.send_signal(18)  # when it wakes, it obeys
     wait_until(lambda: not hosts.descendants())
 
@@ -282,13 +336,9 @@ def test_output_that_has_arrived_takes_no_disk_on_the_host(hosts: Hosts) -> None
     write = "import os, time; [os.write(1, b'x' * 2**20) for _ in range(8)]; time.sleep(600)"
     hosts.start(python(write), python(SLEEP))
     (attempt,) = hosts.hosts[0, 0].attempts
-    running = set(hosts.gang.members.values())
     output = attempt / "output-0"
-    wait_until(
-        lambda: (
-            hosts.gang._take(hosts.feed, running)
-            or (output.stat().st_size == 2**23 and output.stat().st_blocks * 512 < 2**21)
-        )
+    hosts.take_until(
+        lambda: output.stat().st_size == 2**23 and output.stat().st_blocks * 512 < 2**21
     )
     (first, second) = hosts.stop()
     assert (first.code, second.code) == (-15, -15)

@@ -20,7 +20,9 @@ from launcher.member import Ending, Member
 
 AGENT = """
 import json, sys
+from launcher import host_processes
 from launcher.agent import Agent
+host_processes.PATIENCE_SECONDS[True] = 60.0
 agent = Agent()
 for line in sys.stdin:
     method, arguments = json.loads(line)
@@ -29,6 +31,11 @@ for line in sys.stdin:
 ADDRESS = "127.0.0.9"
 PLACES = [(0, 0), (0, 1)]
 PATIENCE = 60.0  # for what must happen soon, on a machine that may be busy
+WAIT = """
+import os, time
+while not os.path.exists(os.environ["GO"]):
+    time.sleep(0.01)
+"""
 SLEEP = "import time; print('on', flush=True); time.sleep(600)"
 NOWHERE = "127.0.0.9:1"  # nobody listens there
 
@@ -145,7 +152,19 @@ class Hosts:
     def follow(self) -> list[Ending]:
         return self.gang.follow(self.feed, lambda _: None)
 
-    def stop(self, grace: float = 0.3) -> list[Ending]:
+    def take_until(self, condition: Callable[[], Any]) -> list[Ending]:
+        """Handle what comes until the condition holds; the endings among it."""
+        running = set(self.gang.members.values())
+        endings: list[Ending] = []
+
+        def look() -> Any:
+            endings.extend(self.gang._take(self.feed, running))
+            return condition()
+
+        wait_until(look)
+        return endings
+
+    def stop(self, grace: float = PATIENCE) -> list[Ending]:
         left = set(self.gang.members.values()) - {e.member for e in self.feed.endings}
         return self.gang.stop(self.feed, grace, left)
 

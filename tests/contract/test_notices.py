@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.evidence import Told
-from tests.unit.hosts import ADDRESS, NOWHERE, SLEEP, Hosts, codes, python, wait_until
+from tests.contract.hosts import ADDRESS, NOWHERE, SLEEP, Hosts, codes, python, wait_until
 
 SAVES = """
 import signal, sys, time
@@ -79,11 +79,10 @@ def test_a_notice_has_all_processes_save_and_leave(
     hosts: Hosts, metadata: Metadata, name: str, word: str
 ) -> None:
     hosts.start(python(SAVES), python(SAVES))
-    running = set(hosts.gang.members.values())
-    wait_until(lambda: hosts.gang._take(hosts.feed, running) or len(hosts.feed.bytes) == 2)
+    hosts.take_until(lambda: len(hosts.feed.bytes) == 2)
     metadata.values[name] = word
     assert hosts.follow() == []
-    endings = hosts.stop(grace=60)
+    endings = hosts.stop()
     assert codes(endings) == {"s0 h0": 0, "s0 h1": 0}
     assert all(ending.collateral and ending.tail.endswith("saved\n") for ending in endings)
     report = hosts.gang.report(endings)
@@ -119,7 +118,7 @@ def test_sigterm_to_an_agent_is_a_notice(hosts: Hosts) -> None:
     assert hosts.follow() == []
     assert set(codes(hosts.stop()).values()) == {-15}
     assert [(n.place, n.told) for n in hosts.feed.notices] == [((0, 1), Told.SHUTDOWN)]
-    assert hosts.hosts[0, 1].call("state")["gone"]
+    wait_until(lambda: hosts.hosts[0, 1].call("state")["gone"])
 
 
 def test_a_server_that_knows_nothing_is_no_error(tmp_path: Path, metadata: Metadata) -> None:

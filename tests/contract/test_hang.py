@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcher.member import Member
-from tests.unit.hosts import Hosts, codes, python
+from tests.contract.hosts import PATIENCE, SLEEP, WAIT, Hosts, python
 
 STUCK = """
 import json, os, subprocess, sys, time
@@ -49,9 +50,15 @@ def test_a_hang_ends_the_gang_and_shows_the_stacks(hosts: Hosts) -> None:
     assert not hosts.descendants()
 
 
-def test_output_or_metrics_of_one_process_is_progress_of_all(hosts: Hosts) -> None:
-    hosts.gang.hang_timeout = 2.0
-    talk = "import time\nfor _ in range(30): print('.', flush=True); time.sleep(0.1)"
-    hosts.start(python(talk), python("import time; time.sleep(3)"))
-    assert codes(hosts.follow()) == {"s0 h0": 0, "s0 h1": 0}
-    assert hosts.gang.hang is None
+def test_output_or_metrics_of_one_process_is_progress_of_all(hosts: Hosts, tmp_path: Path) -> None:
+    go, gang = tmp_path / "go", hosts.gang
+    write = f"{WAIT}open(os.environ['LAUNCHER_METRICS'], 'w').write('{{}}\\n'); time.sleep(600)"
+    hosts.start(python(SLEEP), python(write), env={"GO": str(go)})
+    gang.hang_timeout = PATIENCE
+    gang.moved = -math.inf
+    hosts.take_until(lambda: hosts.feed.bytes)
+    assert not gang._stands_still()
+    gang.moved = -math.inf
+    go.touch()
+    hosts.take_until(lambda: hosts.feed.lines)
+    assert not gang._stands_still()

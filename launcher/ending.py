@@ -1,0 +1,48 @@
+"""Ends a run that somebody may still supervise, and removes what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+from launcher import registry
+
+CANCEL_SECONDS = 120.0
+Tell = Callable[[str], None]
+
+
+def end(name: str, tell: Tell, *, for_good: bool = False) -> None:
+    """Stop the supervisor of a run, if it has one, and remove what is left of the run.
+
+    `for_good` gives up a run whose cluster does not answer.
+    """
+    record = registry.record(name)
+    if record is None:
+        tell(f"{name}: nothing is up under this name")
+        return
+    if record.get("remote"):
+        from launcher.remote import ending
+
+        ending.end(name, record, tell, for_good=for_good)
+        return
+    if registry.is_alive(record["supervisor"]) and record["supervisor"]["pid"] != os.getpid():
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(record["supervisor"]["pid"], signal.SIGTERM)
+    late = f"{name} did not stop in {CANCEL_SECONDS:g} s"
+    with registry.lock(f"run-{name}", late, CANCEL_SECONDS):
+        clear(name, tell)
+
+
+def clear(name: str, tell: Tell) -> None:
+    """Remove what is left of a run whose lock is held."""
+    from launcher import removal
+    from launcher.session import LazyProvider
+    from launcher.spec import ProviderSpec
+
+    if record := registry.record(name):
+        spec = ProviderSpec(**record["provider"])
+        with contextlib.closing(LazyProvider(spec)) as provider:
+            removal.take_down(record, provider.get)
+    tell(f"{name}: nothing is left")

@@ -1,0 +1,123 @@
+"""What a verb does with one run, on this machine or as a job of its coordinator."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import registry
+from launcher.errors import ConfigError
+from launcher.plan import Plan
+from launcher.providers import KINDS
+from launcher.spec import Spec
+
+if TYPE_CHECKING:
+    from launcher.record import RunFolder
+    from launcher.session import Session
+    from launcher.source import Manifest
+
+
+def owner() -> str:
+    """This user as a label value: `[a-z0-9_-]`, at most 63 characters."""
+    return re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:63]
+
+
+def ids(plan: Plan) -> list[str]:
+    """Of all that any choice of the plan may make: emulated faults strike no others."""
+    asked = [request for choice in plan.choices for request in choice.requests]
+    return sorted({id for request in asked for id in (request.id, *request.nodes)})
+
+
+@contextlib.contextmanager
+def session(spec: Spec, plan: Plan) -> Iterator[Session]:
+    """Hold the run's lock, open its folder, heed signals."""
+    import yaml
+
+    from launcher.interrupt import Interrupt
+    from launcher.record import runs_folder
+    from launcher.screen import Screen
+    from launcher.session import LazyProvider, Session
+
+    taken = f"run {spec.name} is going on in another process; choose another name="
+    path = runs_folder() / spec.name
+    with registry.lock(f"run-{spec.name}", taken), run_folder(path) as folder:
+        screen = Screen()
+        interrupt = Interrupt(
+            lambda name: screen.phase(
+                "stopping", f"{name}: ends processes, deletes slices; once more to leave at once"
+            )
+        )
+        interrupt.install()
+        folder.write_text("spec.yaml", yaml.safe_dump(dict(spec.config), sort_keys=False))
+        folder.write("plan.json", plan.to_json())
+        try:
+            with contextlib.closing(LazyProvider(spec.provider, ids(plan))) as provider:
+                yield Session(spec, plan, owner(), folder, screen, interrupt, provider)
+        finally:
+            interrupt.uninstall()
+
+
+def run_folder(path: Path) -> RunFolder:
+    """The run's folder, opened. Raises ConfigError when it cannot be written."""
+    from launcher.record import RunFolder
+
+    try:
+        return RunFolder(path)
+    except OSError as error:
+        raise ConfigError(f"the run folder cannot be used: {error}") from error
+
+
+def supervised(
+    current: Session, manifest: Manifest, about_code: str, git_state: Mapping[str, Any]
+) -> int:
+    """Run to the end, wherever the session is; the exit code."""
+    from launcher import supervise
+
+    current.folder.begin()
+    current.tell("plan", headline(current.spec, current.plan), supervisor=registry.this_process())
+    current.tell("code", about_code.removeprefix("code: "))
+    if attempt := current.folder.attempt:
+        name = current.spec.name
+        text = f"{name} ran before, up to attempt {attempt - 1}: same folder, same checkpoints"
+        current.tell("resumes", text)
+    current.folder.write("source.json", git_state)
+    result = supervise.run(current, manifest)
+    return int(result["exit_code"])
+
+
+def brought_up(current: Session) -> Iterator[str]:
+    """Bring it up, wherever the session is; what there is to say about it."""
+    from launcher import cluster, provision
+
+    current.tell("plan", headline(current.spec, current.plan))
+    with provision.acquired(current, stays=True) as joined:
+        nodes = joined.choice.nodes
+        view = cluster.view()
+        address = joined.head.gcs_address
+    name = current.spec.name
+    yield f"{name} is up: Ray at {address}, {view['nodes']} nodes"
+    for resource, amount in sorted(view["resources"].items()):
+        if resource.startswith("TPU") or resource in nodes:
+            yield f"  {resource}: {amount:g}"
+    yield f"run on it:    python -m launcher run name={name} …"
+    yield f"take it down: python -m launcher down {name}"
+
+
+def headline(spec: Spec, plan: Plan) -> str:
+    kind = KINDS[spec.provider.kind]
+    first = plan.first
+    offer = first.offer
+    more = f", and {len(plan.choices) - 1} more choices" if len(plan.choices) > 1 else ""
+    place = f"{kind.place}, {offer.capacity} in {offer.zone}" if kind.billed else kind.place
+    if spec.cluster.coordinator not in ("here", "vm", "host0"):
+        place = f"of the Ray cluster at {spec.cluster.coordinator}"
+    cost = first.cost_per_hour_usd
+    price = f", {cost:.2f} USD/h" if cost else ", price unknown"
+    hosts = "1 host" if first.hosts == 1 else f"{first.hosts} hosts"
+    chips = "1 chip" if first.chips == 1 else f"{first.chips} chips"
+    slices = f"{spec.mode.slices} x {offer.accelerator.accelerator_type}"
+    return f"{spec.name}: {slices}, {hosts}, {chips}{price if kind.billed else ''} ({place}){more}"

@@ -1,0 +1,103 @@
+"""Ends remote runs: by their own supervisors if these can be reached, from here if not."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from launcher import registry, removal
+from launcher.ending import Tell
+from launcher.errors import ClusterError
+from launcher.providers import KINDS
+from launcher.record import Progress
+from launcher.remote import package, sites
+from launcher.remote.follow import End, Follower, Lost
+from launcher.remote.jobs import Jobs
+from launcher.remote.package import Job
+from launcher.remote.standing import Record, follower, provider_of, reached, vanished
+from launcher.requests import Identity
+from launcher.screen import Screen
+
+
+def end(name: str, record: Record, tell: Tell, *, for_good: bool) -> None:
+    """Stop the job of a run, and remove what is left of the run.
+
+    A cluster that exists and does not answer holds nothing that is billed for the run: `for_good`
+    forgets it then. Raises ClusterError when a coordinator does not answer that may.
+    """
+    try:
+        with reached(record, time.sleep) as jobs:
+            if stopped(jobs, record) is None and record["remote"].get("vm"):
+                take_down(jobs, record)
+    except ClusterError as error:
+        first = str(error).splitlines()[0]
+        if record["resources"] or vanished(record):
+            tell(f"{name}: {first}; its slices are deleted from here")
+            delete_from_here(record)
+        elif for_good and not record["remote"].get("vm"):
+            tell(f"{name}: {first}; if the job still runs there, it goes on")
+        else:
+            raise
+    else:
+        if record["resources"]:
+            delete_from_here(record)
+    registry.forget(name)
+    tell(f"{name}: nothing is left")
+
+
+def stopped(jobs: Jobs, record: Record) -> End | None:
+    """The end of a job that has nothing up, after it was told to leave if need be; None if the
+    job cannot be trusted to have cleaned up.
+    """
+    job = record["remote"]["job"]
+    state = jobs.state(job)
+    if state and not state.ended:
+        jobs.stop(job)
+        late = time.monotonic() + removal.DELETE_SECONDS + package.STOP_MARGIN
+        while (state := jobs.state(job)) and not state.ended and time.monotonic() < late:
+            time.sleep(0.2)
+    try:
+        found = follower(jobs, record, None).catch_up()
+    except Lost:
+        return None
+    return found if found and not found.up else None
+
+
+def take_down(jobs: Jobs, record: Record) -> None:
+    """By a job on the coordinator, whose record of the run knows what there is."""
+    name, folder = record["name"], Path(record["folder"])
+    project = record["provider"]["project"] or KINDS[record["provider"]["kind"]].project
+    identity = Identity(record["owner"], registry.machine_id(), project)
+    job_id = f"{name}-down-{secrets.token_hex(4)}"
+    job = Job(job_id, "down", name, folder, identity, None, (), "", {}, Progress(), {})
+    package.send(jobs, job, None, time.sleep)
+    with tempfile.TemporaryDirectory() as scratch:
+        watcher = Follower(jobs, job_id, f"{name}-down", Path(scratch), Screen())
+        if (ended := watcher.follow(time.sleep)).code:
+            raise ClusterError(f"{name} could not be taken down (exit code {ended.code})")
+
+
+def delete_from_here(record: Record) -> None:
+    """All that carries the run's labels."""
+    with provider_of(record) as provider:
+        removal.delete_resources(record, provider.get())
+    sites.forget_token(record["remote"])
+
+
+def release(names: Iterable[str] | None) -> Iterator[str]:
+    """Stop or delete the VMs that served these runs, or all, and serve none now; what was done."""
+    from launcher.remote import vm
+
+    wanted = None if names is None else set(names)
+    for found in vm.on_record():
+        if wanted is not None and not wanted & {found.name, *found.runs}:
+            continue
+        if users := vm.users_of(found):
+            yield f"{found.title} stays: it serves {', '.join(users)}"
+            continue
+        with provider_of({"provider": found.provider}) as provider:
+            provider.get()
+            yield vm.take_down(found, time.sleep)

@@ -1,0 +1,243 @@
+"""`run` and `up` with a coordinator elsewhere: a job is submitted, and followed to its end."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from launcher import git, invocation, registry, removal, slices, source
+from launcher.budget import Budget
+from launcher.errors import ClusterError, ConfigError, Interrupted, PreemptionBudgetSpent
+from launcher.interrupt import Interrupt
+from launcher.outcome import Outcome
+from launcher.plan import Plan
+from launcher.providers import KINDS, Pause
+from launcher.providers.states import State
+from launcher.record import Progress, last_step
+from launcher.remote import package, sites
+from launcher.remote.ending import delete_from_here, end
+from launcher.remote.follow import End, Lost
+from launcher.remote.package import Job
+from launcher.remote.standing import Record, caught_up, follower, provider_of, reached, settle
+from launcher.requests import Identity
+from launcher.screen import Screen
+from launcher.session import Session
+from launcher.source import Manifest
+from launcher.spec import Spec
+from launcher.verdict import Verdict
+
+GROWING = ("events.jsonl", "metrics.jsonl")  # files that all attempts of a run share
+AWAY_SECONDS = 60.0  # how long a coordinator that is followed may not answer
+
+
+def launch(verb: str, spec: Spec, plan: Plan, manifest: Manifest | None) -> int:
+    """Submit the job and follow it; the exit code is that of a local run.
+
+    A job of this name that goes on is followed; nothing new is submitted then. When a slice is lost
+    that the coordinator was on, it is acquired anew, and the job submitted again.
+    """
+    spec = anchored(spec)
+    on_slice = spec.cluster.coordinator == "host0"
+    if on_slice and (verb != "run" or spec.keep):
+        raise ConfigError("coordinator=host0 ends with its slice: no keep=true and no up; take vm")
+    started = None
+    follows = goes_on(spec.name)
+    if follows:
+        print(f"{spec.name} goes on at its coordinator; this follows it", file=sys.stderr)
+    while True:
+        if not follows:
+            started = submitted(verb, spec, plan, manifest, started)
+        try:
+            return attached(spec.name, started)
+        except Lost as lost:
+            if not on_slice:
+                raise
+            charge(spec, lost)
+            follows = False
+
+
+def anchored(spec: Spec) -> Spec:
+    """The spec with what depends on this machine made explicit."""
+    provider, workload = spec.provider, spec.workload
+    if provider.kind == "local":
+        from launcher.providers.local import state_folder
+
+        folder = str(state_folder(provider).absolute())
+        provider = replace(provider, options={**provider.options, "state_dir": folder})
+    if workload and workload.checkpoint_dir is None and KINDS[provider.kind].shares_disk:
+        folder = str(Path.cwd() / "runs" / spec.name / "checkpoints")
+        workload = replace(workload, checkpoint_dir=folder)
+    return replace(spec, provider=provider, workload=workload)
+
+
+def goes_on(name: str) -> bool:
+    """Whether a job of this run is under way. Raises ConfigError when the run is a local one."""
+    record = registry.record(name)
+    if record is None:
+        return False
+    if not record.get("remote"):
+        raise ConfigError(slices.taken(name, "with its Ray head on this machine"))
+    try:
+        return caught_up(record) is None
+    except Lost:
+        return False
+    except ClusterError as error:
+        hint = f"`python -m launcher down {name}` forgets the run"
+        raise ClusterError(f"{error}\n{name} may go on there; {hint}") from error
+
+
+def submitted(
+    verb: str, spec: Spec, plan: Plan, manifest: Manifest | None, started: float | None
+) -> float:
+    """Submit, or leave everything as it was; when the screen's clock was started."""
+    earlier = registry.record(spec.name)
+    with invocation.session(spec, plan) as current:
+        current.screen.started = started or current.screen.started
+        try:
+            submit(verb, current, manifest)
+        except BaseException:
+            restore(spec.name, earlier)
+            raise
+        return current.screen.started
+
+
+def restore(name: str, earlier: Record | None) -> None:
+    """A submission came to nothing: what was on record before is so again."""
+    record = registry.record(name)
+    if record is None or (record.get("remote") or {}).get("submitted"):
+        return
+    if record["resources"]:  # of host0
+        delete_from_here(record)
+    if earlier:
+        registry.write_record(name, earlier)
+    else:
+        registry.forget(name)
+
+
+def submit(verb: str, session: Session, manifest: Manifest | None) -> None:
+    """Coordinator, then the job on it. Both are on record before they exist."""
+    name, site = session.spec.name, sites.of_spec(session.spec, session)
+    job = f"{name}-{secrets.token_hex(4)}"
+    earlier = registry.record(name) or {}
+    if earlier.get("resources"):  # of host0: a slice that is lost, or whose launcher was
+        removal.delete_resources(earlier, session.provider.get())
+    intent = slices.intent(session, "", bool(earlier.get("stays")))
+    budget = (earlier.get("remote") or {}).get("budget")
+    remote = {"job": job, "verb": verb, "submitted": False, "budget": budget}
+    intent |= {"supervisor": None, "remote": {**site.record, **remote}}
+    registry.write_record(name, intent)
+    site.prepare(session)
+    with site.reached(session.interrupt.pause) as jobs:
+        session.screen.wait("submitting the job")
+        session.tell("submitted", f"job {job}")
+        made = make_job(verb, job, session, manifest)
+        package.send(jobs, made, manifest, session.interrupt.pause)
+        registry.update(name, remote={**site.record, **remote, "submitted": True})
+        session.screen.wait("")
+
+
+def make_job(verb: str, job: str, session: Session, manifest: Manifest | None) -> Job:
+    files = manifest.files if manifest else ()
+    folder = session.folder
+    project = session.spec.provider.project or KINDS[session.spec.provider.kind].project
+    return Job(
+        id=job,
+        verb=verb,
+        name=session.spec.name,
+        folder=folder.path,
+        identity=Identity(session.owner, registry.machine_id(), project),
+        spec=session.spec,
+        files=tuple((str(e.path), e.size, e.mode, e.link) for e in files),
+        about_code=source.describe(manifest) if manifest else "",
+        git=git.state(manifest.root) if manifest else {},
+        progress=Progress(folder.sequence, folder.attempt),
+        sizes=sizes(folder.path),
+    )
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    found = ((name, folder / name) for name in GROWING)
+    return {name: path.stat().st_size for name, path in found if path.exists()}
+
+
+def charge(spec: Spec, lost: Lost) -> None:
+    """A slice that took its supervisor along is charged here, by the same rules: the budget is in
+    the record of the run. Raises PreemptionBudgetSpent, with nothing left up.
+    """
+    record = registry.record(spec.name)
+    assert record is not None  # it has been submitted
+    budget = Budget(spec.retry)
+    if found := record["remote"].get("budget"):
+        budget.restore(found)
+    why = str(lost).splitlines()[0]
+    verdict = Verdict(Outcome.PREEMPTED, why, retriable=True)
+    spent = budget.charge(verdict, last_step(Path(record["folder"])))
+    registry.update(spec.name, remote={**record["remote"], "budget": budget.to_json()})
+    count = f"{budget.spent[verdict.budget]} of {spec.retry.max_preemptions} preemptions"
+    print(f"{why} ({count})", file=sys.stderr)
+    if spent:
+        end(spec.name, record, print, for_good=True)
+        raise PreemptionBudgetSpent(f"{why}: {spent}") from lost
+
+
+def attached(name: str, started: float | None = None) -> int:
+    """Show a job as a local run would be shown, until it ends; Ctrl-C leaves it running."""
+    record = registry.record(name)
+    assert record is not None  # it has been submitted
+    screen = Screen(started)
+    interrupt = Interrupt(lambda _: None)
+    interrupt.install()
+    try:
+        ended = followed(record, screen, interrupt.pause)
+    except Interrupted as stopped:
+        screen.finish()
+        if record["resources"]:  # of host0: nobody else would delete them
+            interrupt.uninstall()
+            print(f"{stopped}: stops the job, and deletes the slice", file=sys.stderr)
+            end(name, record, print, for_good=True)
+            return stopped.exit_code
+        print(f"{stopped}: detached from {name}, which goes on; {how_to(name)}", file=sys.stderr)
+        return stopped.exit_code
+    finally:
+        screen.wait("")
+        interrupt.uninstall()
+    settle(record, ended)
+    if record["resources"]:
+        delete_from_here(record)
+        registry.forget(name)
+    return ended.code
+
+
+def how_to(name: str) -> str:
+    return f"python -m launcher logs -f {name}; python -m launcher cancel {name}"
+
+
+def followed(record: Record, screen: Screen, pause: Pause) -> End:
+    """The end of a job. A connection that breaks is made anew; raises Lost, and ClusterError when
+    the coordinator does not answer for a while.
+    """
+    last = time.monotonic()
+    while True:
+        try:
+            with reached(record, pause) as jobs:
+                last = time.monotonic()
+                return follower(jobs, record, screen).follow(pause)
+        except Lost:
+            raise
+        except ClusterError as error:
+            if record["resources"] and slice_is_lost(record):
+                raise Lost(
+                    f"{record['name']} has lost its slice, and the Ray head on it"
+                ) from error
+            if time.monotonic() - last > AWAY_SECONDS:
+                raise
+            pause(1.0)
+
+
+def slice_is_lost(record: Record) -> bool:
+    with provider_of(record) as provider:
+        found = [provider.get().get(name) for name in record["nodes"]]
+    return any(node is None or node.state in (State.DEAD, State.DELETING) for node in found)
