@@ -22,17 +22,18 @@ def end(name: str, tell: Tell, *, for_good: bool = False) -> None:
     if record is None:
         tell(f"{name}: nothing is up under this name")
         return
-    if record.get("remote"):
-        from launcher.remote import ending
-
-        ending.end(name, record, tell, for_good=for_good)
-        return
     if registry.is_alive(record["supervisor"]) and record["supervisor"]["pid"] != os.getpid():
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(record["supervisor"]["pid"], signal.SIGTERM)
     late = f"{name} did not stop in {CANCEL_SECONDS:g} s"
     with registry.lock(f"run-{name}", late, CANCEL_SECONDS):
-        clear(name, tell)
+        record = registry.record(name)
+        if record is None or not record.get("remote"):
+            clear(name, tell)
+            return
+    from launcher.remote import ending
+
+    ending.end(name, record, tell, for_good=for_good)
 
 
 def clear(name: str, tell: Tell) -> None:

@@ -137,7 +137,7 @@ def renew(session: Session, joined: Joined, broken: Collection[int]) -> Joined:
             return slices.replace(
                 session, choice, broken, fill, joiner(session, joined.head, joined, broken)
             )
-        except Refused as refused:
+        except (Refused, slices.KeptSliceLost) as refused:
             session.tell("again", f"all slices are asked for anew: {refused}")
     slices.give_up(session, choice)
     return slices.acquire(session, fill, joiner(session, joined.head))
@@ -202,7 +202,7 @@ def join_new(
                 future.result()
         if look.passed and all(future.done() for future in creating):
             look.restart()
-            slices.require_alive(session, choice)
+            slices.require_alive(session, choice, new)
 
     def is_late() -> bool:
         if not all(future.done() for future in creating):
@@ -222,7 +222,8 @@ def join_new(
         return join(session, choice, new, is_late, console, check)
     except ClusterError:
         if all(future.done() for future in creating):
-            slices.require_alive(session, choice)  # missing hosts may have gone with their slice
+            # missing hosts may have gone with their slice
+            slices.require_alive(session, choice, new)
         raise
 
 

@@ -75,8 +75,8 @@ class RunFolder:
         self.attempt = self.first_attempt = since.attempt
         self._watcher = watcher
         self._lock = threading.Lock()  # slices are created by threads
-        self._events = (path / "events.jsonl").open("a", encoding="utf-8")
-        self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._events = open_lines(path / "events.jsonl")
+        self._metrics = open_lines(path / "metrics.jsonl")
         self._logs: dict[Member, IO[bytes]] = {}
 
     def __enter__(self) -> RunFolder:
@@ -185,13 +185,34 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [found for line in lines if (found := parsed(line)) is not None]
+
+
+def parsed(line: str | bytes) -> dict[str, Any] | None:
+    """A line's object; None for one that was torn when its writer died."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def open_lines(path: Path) -> IO[str]:
+    """To append to, from a line of its own on: the last one may have been torn."""
+    file = path.open("a", encoding="utf-8")
+    if file.tell():
+        with path.open("rb") as whole:
+            whole.seek(-1, os.SEEK_END)
+            if whole.read() != b"\n":
+                file.write("\n")
+    return file
 
 
 def last_step(folder: Path) -> int | None:
     """Of the last line of metrics that tells a step; there may be millions of lines before it."""
     for line in lines_from_end(folder / "metrics.jsonl"):
-        if type(step := json.loads(line).get("step")) is int:
+        if type(step := (parsed(line) or {}).get("step")) is int:
             return step
     return None
 

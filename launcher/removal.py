@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from launcher import coordinator, registry
-from launcher.errors import ProvisioningError
-from launcher.providers import Provider
+from launcher.errors import Interrupted, ProvisioningError
+from launcher.providers import Pause, Provider
 from launcher.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, QUEUED_RESOURCES
 
 DELETE_SECONDS = 600.0
@@ -28,15 +29,17 @@ def take_down(record: Mapping[str, Any], provider: Callable[[], Provider]) -> No
     registry.forget(record["name"])
 
 
-def delete_resources(record: Mapping[str, Any], provider: Provider) -> None:
+def delete_resources(
+    record: Mapping[str, Any], provider: Provider, pause: Pause = time.sleep
+) -> None:
     """Delete what the record names, then what a look by label finds besides: a late grant."""
     labels = labels_of(record)
-    delete_all(provider, record["resources"], labels)
+    delete_all(provider, record["resources"], labels, pause)
     for _ in range(SWEEPS):
         left = [resource.name for resource in provider.list(labels).resources]
         if not left:
             return
-        delete_all(provider, left, labels)
+        delete_all(provider, left, labels, pause)
     raise ProvisioningError(f"{', '.join(left)} came back after being deleted")
 
 
@@ -49,7 +52,12 @@ def labels_of(record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def delete_all(provider: Provider, names: Iterable[str], labels: Mapping[str, str]) -> None:
+def delete_all(
+    provider: Provider,
+    names: Iterable[str],
+    labels: Mapping[str, str],
+    pause: Pause = time.sleep,
+) -> None:
     """Queued resources first, with their nodes; then the nodes that are none of theirs.
 
     A name on record may have been taken by somebody else: what lacks the labels is left alone.
@@ -61,8 +69,11 @@ def delete_all(provider: Provider, names: Iterable[str], labels: Mapping[str, st
     for group in (queued, by_kind[len(queued) :]):
         with ThreadPoolExecutor(8) as pool:
             deletions = [
-                pool.submit(provider.delete, name, labels, DELETE_SECONDS) for name in group
+                pool.submit(provider.delete, name, labels, DELETE_SECONDS, pause) for name in group
             ]
         errors += [error for deletion in deletions if (error := deletion.exception())]
+    for error in errors:
+        if isinstance(error, Interrupted):
+            raise error
     if errors:
         raise ProvisioningError("; ".join(dict.fromkeys(map(str, errors))))

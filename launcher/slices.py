@@ -206,9 +206,10 @@ def give_up(session: Session, choice: Choice, part: Collection[int] | None = Non
     if part is not None:
         lost = requests_of(choice, part)
         names = [name for request in lost for name in request.names]
-        removal.delete_all(session.provider.get(), names, removal.labels_of(record))
+        labels = removal.labels_of(record)
+        removal.delete_all(session.provider.get(), names, labels, session.interrupt.pause)
         return
-    removal.delete_resources(record, session.provider.get())
+    removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
     registry.update(session.spec.name, offer=None, nodes=[], resources=[])
 
 
@@ -248,9 +249,15 @@ def queue_seconds(session: Session) -> float:
     return session.spec.cluster.queue_timeout / max(1, queued)
 
 
-def require_alive(session: Session, choice: Choice) -> None:
-    """Raises SliceLost if a node that was READY is no more; one that is being repaired may be."""
-    for name in node_names(choice):
+class KeptSliceLost(ProvisioningError):
+    """A slice that was to be kept was lost while another was being replaced."""
+
+
+def require_alive(session: Session, choice: Choice, new: Collection[int] | None = None) -> None:
+    """Raises SliceLost if a node that was READY is no more, or KeptSliceLost if it is not among
+    the `new` ones, by slice number; one that is being repaired may be.
+    """
+    for index, name in enumerate(node_names(choice)):
         try:
             node = session.provider.get().get(name)
         except ProvisioningError:
@@ -258,4 +265,6 @@ def require_alive(session: Session, choice: Choice) -> None:
         if node is None or node.state in (State.DEAD, State.DELETING):
             state = node.raw_state if node else "GONE"
             short = name.rpartition("/")[2]
+            if new is not None and index not in new:
+                raise KeptSliceLost(f"{short} is {state} as well")
             raise SliceLost(f"{short} is {state} before its hosts have joined")

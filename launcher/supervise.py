@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 import time
 import traceback
@@ -118,6 +120,10 @@ def one_attempt(
         session.folder.next()
     joined = holding.ready()
     found = alive_on(joined, going_on) if going_on else None
+    asked = program_of(joined, make_attempt(session, archive.digest(manifest)))
+    if found and found["program"] != asked:
+        session.tell("other", "what runs there is another program, or has other arguments: it ends")
+        found = None
     if found:
         session.folder.turn_to(found["number"])
     else:
@@ -179,7 +185,8 @@ def run_gang(
         session.screen.wait("")
         count = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
         key = secrets.token_hex(16)
-        registry.update(session.spec.name, attempt={"number": attempt.number, "key": key})
+        running = {"number": attempt.number, "key": key, "program": program_of(joined, attempt)}
+        registry.update(session.spec.name, attempt=running)
         account.save(session)
         session.tell("started", f"attempt {attempt.number}: {count}", attempt=attempt.number)
         session.timeline.begin_attempt()
@@ -191,6 +198,13 @@ def run_gang(
     finally:
         if session.timeline.phase in ("init", "productive"):
             session.timeline.enter("recovery")
+
+
+def program_of(joined: Joined, attempt: fanout.Attempt) -> str:
+    """Tells programs apart: the code, the arguments and what is set for each process."""
+    ranks = [[list(process.argv), dict(process.env)] for process in joined.choice.processes]
+    text = json.dumps([attempt.code, ranks], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def make_attempt(session: Session, code: str) -> fanout.Attempt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import random
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -98,7 +99,9 @@ class Provider(Protocol):
     def list(self, labels: Mapping[str, str]) -> Listing:
         """Every node and queued resource, in all zones, that carries all of `labels`."""
 
-    def delete(self, name: str, labels: Mapping[str, str], timeout: float) -> None:
+    def delete(
+        self, name: str, labels: Mapping[str, str], timeout: float, pause: Pause = time.sleep
+    ) -> None:
         """Delete it, the nodes of a queued resource included; return when it is really gone.
 
         What lacks one of `labels` belongs to another: it is left alone, as if it were not there.

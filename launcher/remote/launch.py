@@ -31,6 +31,7 @@ from launcher.verdict import Verdict
 
 GROWING = ("events.jsonl", "metrics.jsonl")  # files that all attempts of a run share
 AWAY_SECONDS = 60.0  # how long a coordinator that is followed may not answer
+STEADY_SECONDS = 5.0  # a connection that lasted longer was a real one
 
 
 def launch(verb: str, spec: Spec, plan: Plan, manifest: Manifest | None) -> int:
@@ -127,7 +128,7 @@ def submit(verb: str, session: Session, manifest: Manifest | None) -> None:
     intent = slices.intent(session, "", bool(earlier.get("stays")))
     budget = (earlier.get("remote") or {}).get("budget")
     remote = {"job": job, "verb": verb, "submitted": False, "budget": budget}
-    intent |= {"supervisor": None, "remote": {**site.record, **remote}}
+    intent |= {"remote": {**site.record, **remote}}  # until it is submitted, this process is it
     registry.write_record(name, intent)
     site.prepare(session)
     with site.reached(session.interrupt.pause) as jobs:
@@ -135,7 +136,7 @@ def submit(verb: str, session: Session, manifest: Manifest | None) -> None:
         session.tell("submitted", f"job {job}")
         made = make_job(verb, job, session, manifest)
         package.send(jobs, made, manifest, session.interrupt.pause)
-        registry.update(name, remote={**site.record, **remote, "submitted": True})
+        registry.update(name, supervisor=None, remote={**site.record, **remote, "submitted": True})
         session.screen.wait("")
 
 
@@ -219,11 +220,11 @@ def followed(record: Record, screen: Screen, pause: Pause) -> End:
     """The end of a job. A connection that breaks is made anew; raises Lost, and ClusterError when
     the coordinator does not answer for a while.
     """
-    last = time.monotonic()
+    last = began = time.monotonic()
     while True:
         try:
             with reached(record, pause) as jobs:
-                last = time.monotonic()
+                began = time.monotonic()
                 return follower(jobs, record, screen).follow(pause)
         except Lost:
             raise
@@ -232,9 +233,20 @@ def followed(record: Record, screen: Screen, pause: Pause) -> End:
                 raise Lost(
                     f"{record['name']} has lost its slice, and the Ray head on it"
                 ) from error
-            if time.monotonic() - last > AWAY_SECONDS:
-                raise
+            now = time.monotonic()
+            if now - began > STEADY_SECONDS and began > last:
+                last = now  # it had been followed for a while
+            if now - last > AWAY_SECONDS:
+                raise ClusterError(f"{error}{left_behind(record)}") from error
             pause(1.0)
+
+
+def left_behind(record: Record) -> str:
+    """What goes on, and costs, when a coordinator on a slice of ours is given up."""
+    if not record["resources"]:
+        return ""
+    names, down = ", ".join(record["resources"]), f"`python -m launcher down {record['name']}`"
+    return f"\n{names} may go on: {down} deletes it"
 
 
 def slice_is_lost(record: Record) -> bool:

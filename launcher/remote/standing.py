@@ -48,7 +48,7 @@ def caught_up(record: Record) -> End | None:
     except Lost:
         raise
     except ClusterError as error:
-        if record["remote"]["submitted"]:
+        if record["remote"]["submitted"] or registry.is_alive(record["supervisor"]):
             raise
         raise Lost(f"{record['name']} was not submitted; the same command begins anew") from error
     if ended:

@@ -25,6 +25,7 @@ from google.api_core import exceptions
 from launcher import prices, registry
 from launcher.config.values import as_name
 from launcher.errors import ConfigError, ProvisioningError
+from launcher.invocation import owner
 from launcher.providers import KINDS, Pause
 from launcher.providers.calls import CALL_SECONDS, read
 from launcher.remote import firewall
@@ -316,6 +317,12 @@ def take_down(vm: Vm, pause: Pause) -> str:
         if users := users_of(vm):
             raise ConfigError(f"{vm.title} serves {', '.join(users)}")
         instances = Instances(vm)
+        try:
+            if instance := instances.get():
+                require_ours(vm, instance, owner())
+        except ConfigError:
+            path_of(vm.key).unlink(missing_ok=True)  # it has never been made by us
+            raise
         if vm.on_down == "stop":
             instances.stop(pause)
             return f"{vm.title} is stopped; its disk stays"
