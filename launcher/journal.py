@@ -21,6 +21,7 @@ from launcher.link import Link
 from launcher.watch import Watch
 
 CHUNK = 2**18
+LINE_BYTES = 100_000  # of one line of metrics; a frame holds it, escaped, with room to spare
 HEARTBEAT_SECONDS = 1.0
 PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 FINAL = ("exit", "gone")  # events before which all output has been sent
@@ -175,16 +176,27 @@ class Lines:
         self.begun = bytearray()
 
     def read(self, ended: bool) -> Iterator[bytes]:
-        """The lines that are new; what follows the last newline only when the process has ended."""
-        while chunk := self.file.read():
-            *whole, rest = (bytes(self.begun) + chunk).split(b"\n")
-            self.begun = bytearray(rest)
-            yield from self._known_to_nobody(line + b"\n" for line in whole)
-        if ended and self.begun:
-            rest, self.begun = bytes(self.begun), bytearray()
-            yield from self._known_to_nobody([rest])
+        """The lines that are new; what follows the last newline only when the process has ended.
 
-    def _known_to_nobody(self, lines: Iterator[bytes] | list[bytes]) -> Iterator[bytes]:
+        Of a line without end only the beginning is kept.
+        """
+        while chunk := self.file.read():
+            *whole, rest = chunk.split(b"\n")
+            for part in whole:
+                self._go_on(part)
+                yield from self._known_to_nobody([self._taken() + b"\n"])
+            self._go_on(rest)
+        if ended and self.begun:
+            yield from self._known_to_nobody([self._taken()])
+
+    def _go_on(self, part: bytes) -> None:
+        self.begun += part[: max(0, LINE_BYTES - len(self.begun))]
+
+    def _taken(self) -> bytes:
+        line, self.begun = bytes(self.begun), bytearray()
+        return line
+
+    def _known_to_nobody(self, lines: list[bytes]) -> Iterator[bytes]:
         for line in lines:
             if self.skip:
                 self.skip -= 1

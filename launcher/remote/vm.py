@@ -30,7 +30,7 @@ from launcher.providers import KINDS, Pause
 from launcher.providers.calls import CALL_SECONDS, read
 from launcher.remote import firewall
 from launcher.remote.operations import await_operation
-from launcher.requests import CLOUD_PLATFORM, LABEL_OWNER, TAG
+from launcher.requests import CLOUD_PLATFORM, LABEL_MACHINE, LABEL_OWNER, TAG
 from launcher.spec import ProviderSpec, Spec
 from launcher.startup import VM, startup_script
 
@@ -155,7 +155,11 @@ def body(vm: Vm, spec: Spec, owner: str) -> dict[str, Any]:
     return {
         "name": vm.name,
         "machine_type": f"zones/{vm.zone}/machineTypes/{vm.machine_type}",
-        "labels": {LABEL_OWNER: owner, LABEL: "ray-head"},
+        "labels": {
+            LABEL_OWNER: owner,
+            LABEL_MACHINE: registry.machine_id(),
+            LABEL: "ray-head",
+        },
         "tags": {"items": [TAG]},
         "disks": [{"boot": True, "auto_delete": True, "initialize_params": disk}],
         "network_interfaces": [interface],
@@ -309,6 +313,10 @@ def require_ours(vm: Vm, instance: Instance, owner: str) -> None:
     if LABEL not in instance.labels or found != owner:
         whose = f"belongs to {found}" if found else "was not made by launcher"
         raise ConfigError(f"{vm.title} is there and {whose}: choose another cluster.vm.name")
+    if instance.labels.get(LABEL_MACHINE) != registry.machine_id():
+        # Only the records of that machine tell which runs it serves.
+        where = "was made by you on another machine, or with another $LAUNCHER_HOME"
+        raise ConfigError(f"{vm.title} is there and {where}: choose another cluster.vm.name")
 
 
 def take_down(vm: Vm, pause: Pause) -> str:

@@ -14,13 +14,14 @@ from launcher import registry
 from launcher.compose import compose
 from launcher.emulator import client as emulator
 from launcher.errors import ConfigError, ProvisioningError
+from launcher.invocation import owner
 from launcher.providers.compute import firewalls_client, instances_client
 from launcher.remote import vm
 from launcher.remote.vm import Vm
-from launcher.requests import LABEL_OWNER, TAG
+from launcher.requests import LABEL_MACHINE, LABEL_OWNER, TAG
 from launcher.spec import Spec
 
-OWNER = "me"
+OWNER = owner()
 
 
 def quiet(_topic: str, _text: str) -> None:
@@ -125,6 +126,7 @@ def test_what_was_left_by_a_launcher_that_died_is_used(wanted: Vm, spec: Spec) -
     [
         ({LABEL_OWNER: "you", vm.LABEL: "ray-head"}, "belongs to you"),
         ({}, "was not made by launcher"),
+        ({LABEL_OWNER: OWNER, vm.LABEL: "x", LABEL_MACHINE: "other"}, "on another machine"),
     ],
 )
 def test_a_strangers_is_refused(wanted: Vm, spec: Spec, labels: dict[str, str], words: str) -> None:
@@ -134,6 +136,8 @@ def test_a_strangers_is_refused(wanted: Vm, spec: Spec, labels: dict[str, str], 
     client.insert(**where, instance_resource=compute_v1.Instance(body)).result(30)
     with pytest.raises(ConfigError, match=words):
         make(wanted, spec)
+    with pytest.raises(ConfigError, match=words):
+        vm.take_down(wanted, time.sleep)  # `down` must not take it for ours
     client.delete(**where, instance=wanted.name).result(30)
 
 
