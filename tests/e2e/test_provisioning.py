@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.emulator import client as emulator
+from launcher.errors import ProvisioningError
 from launcher.providers import open_provider
 from launcher.spec import ProviderSpec
 from tests.e2e.conftest import Place
@@ -48,11 +49,15 @@ def wait_until(true: Callable[[], object], timeout: float = 60.0) -> None:
 
 
 def states(place: Place) -> dict[str, str]:
-    """What exists in the emulator, by id, and its state."""
+    """What exists in the emulator, by id, and its state; nothing does in one that has ended."""
     endpoint = emulator.read_endpoint(place.home / "emulator")
     if endpoint is None:
         return {}
-    ledger = emulator.control(endpoint, {"command": "ledger"})
+    try:
+        ledger = emulator.control(endpoint, {"command": "ledger"})
+    except ProvisioningError:
+        assert not emulator.is_alive(place.home / "emulator")
+        return {}
     rows = ledger["nodes"] + ledger["queued_resources"]
     return {r["name"].rpartition("/")[2]: r["state"] for r in rows if r["ended"] is None}
 
