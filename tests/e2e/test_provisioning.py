@@ -56,7 +56,7 @@ def states(place: Place) -> dict[str, str]:
     try:
         ledger = emulator.control(endpoint, {"command": "ledger"})
     except ProvisioningError:
-        assert not emulator.is_alive(place.home / "emulator")
+        wait_until(lambda: not emulator.is_alive(place.home / "emulator"))
         return {}
     rows = ledger["nodes"] + ledger["queued_resources"]
     return {r["name"].rpartition("/")[2]: r["state"] for r in rows if r["ended"] is None}
