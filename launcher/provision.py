@@ -213,11 +213,7 @@ def join_new(
         name = next(name for name in slices.node_names(choice) if name.endswith(f"/{node}"))
         return session.provider.get().console(name, worker)
 
-    if not cluster.is_connected():
-        session.screen.wait("Ray head starting")
-        coordinator.wait_for_head(head, HEAD_SECONDS, check)
-        cluster.connect(head)
-        session.interrupt.install()  # Ray has put handlers of its own in place of ours
+    be_driver(session, head, check)
     try:
         return join(session, choice, new, is_late, console, check)
     except ClusterError:
@@ -225,6 +221,16 @@ def join_new(
             # missing hosts may have gone with their slice
             slices.require_alive(session, choice, new)
         raise
+
+
+def be_driver(session: Session, head: Head, pause: Pause) -> None:
+    """Connect to the head as soon as it is there, unless this process is connected already."""
+    if cluster.is_connected():
+        return
+    session.screen.wait("Ray head starting")
+    coordinator.wait_for_head(head, HEAD_SECONDS, pause)
+    cluster.connect(head)
+    session.interrupt.install()  # Ray has put handlers of its own in place of ours
 
 
 def phase_of(session: Session, creating: slices.Creating) -> str:

@@ -2,7 +2,6 @@
 
 In reading order:
 
-`codec`     a Spec as JSON, and back
 `package`   the zip that a job is made of: this package, the user's code, the Spec
 `frames`    what the job says on its stdout: every write to its run folder, and every line for the
             screen; and the mirror that repeats the writes here, byte for byte

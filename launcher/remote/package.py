@@ -22,10 +22,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from launcher import archive, removal
+from launcher.codec import from_json, to_json
 from launcher.errors import ClusterError
 from launcher.providers import Pause
 from launcher.record import Progress
-from launcher.remote.codec import from_json, to_json
 from launcher.remote.jobs import Jobs
 from launcher.requests import Identity
 from launcher.source import FileEntry, Manifest

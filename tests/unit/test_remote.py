@@ -24,6 +24,7 @@ from requests import ConnectionError
 import launcher
 from launcher import errors, registry, source
 from launcher.accelerators import Accelerator, all_types, lookup
+from launcher.codec import from_json, to_json
 from launcher.compose import compose
 from launcher.errors import (
     ClusterError,
@@ -34,7 +35,6 @@ from launcher.errors import (
 from launcher.member import Member
 from launcher.record import Progress, RunFolder, last_step
 from launcher.remote import borrow, launch, package, tunnel
-from launcher.remote.codec import from_json, to_json
 from launcher.remote.follow import Lost, member_of
 from launcher.remote.frames import Decoder, Emitter, FolderFrames, Frame, Mirror, encode
 from launcher.remote.jobs import Dashboard, Jobs
