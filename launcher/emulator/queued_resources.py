@@ -219,14 +219,18 @@ class Queue:
     async def _discard(
         self, resource: QueuedResource, reason: str, keep: set[Any] | frozenset[Any] = frozenset()
     ) -> None:
-        """Deletes its nodes but those in some states; returns when they are gone."""
+        """Deletes its nodes but those in some states; returns when they are gone.
 
-        def doomed() -> list[EmulatedNode]:
-            return [node for node in self.nodes(resource) if node.message.state not in keep]
+        A rule may take a node out of DELETING again, so that each change is looked at.
+        """
 
-        for node in doomed():
-            self._fleet.dispose(node, reason)
-        await resource.until(lambda: not doomed())
+        def is_done() -> bool:
+            doomed = [node for node in self.nodes(resource) if node.message.state not in keep]
+            for node in doomed:
+                self._fleet.dispose(node, reason)
+            return not doomed
+
+        await resource.until(is_done)
 
     def nodes(self, resource: QueuedResource) -> list[EmulatedNode]:
         """Its nodes that exist, in the order of its request."""

@@ -320,6 +320,15 @@ def test_delete_while_it_is_being_created(queue: Queue) -> None:
     queue.dropped("mid")
 
 
+def test_a_deletion_survives_what_a_rule_does_to_a_node(queue: Queue) -> None:
+    queue.activate("shaken")
+    queue.fault("set-state", "shaken-n", state="DELETING")
+    deletion = queue.drop("shaken")
+    queue.fault("set-state", "shaken-n", state="STOPPED")
+    queue.finish(deletion)
+    assert queue.nodes() == []
+
+
 def test_reset(queue: Queue) -> None:
     queue.activate("reset")
     with pytest.raises(exceptions.InvalidArgument, match="reset is not supported"):
