@@ -10,6 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,23 +192,21 @@ def join_new(
 
     The time to join counts from the moment at which the last slice is READY.
     """
-    clock = Deadline(session.spec.cluster.join_timeout)
-    look = Deadline(LOOK_SECONDS)
+    arrival, looks = Arrival(creating), 0
 
     def check(seconds: float) -> None:
+        nonlocal looks
         session.interrupt.pause(seconds)
         session.timeline.enter(phase_of(session, creating))
         for future in creating:
             if future.done():
                 future.result()
-        if look.passed and all(future.done() for future in creating):
-            look.restart()
+        if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
+            looks = due
             slices.require_alive(session, choice, new)
 
     def is_late() -> bool:
-        if not all(future.done() for future in creating):
-            clock.restart()
-        return clock.passed
+        return arrival.seconds > session.spec.cluster.join_timeout
 
     def console(node: str, worker: int) -> str:
         name = next(name for name in slices.node_names(choice) if name.endswith(f"/{node}"))
@@ -217,10 +216,28 @@ def join_new(
     try:
         return join(session, choice, new, is_late, console, check)
     except ClusterError:
-        if all(future.done() for future in creating):
-            # missing hosts may have gone with their slice
+        if arrival.seconds:  # missing hosts may have gone with their slice
             slices.require_alive(session, choice, new)
         raise
+
+
+class Arrival:
+    """Knows since when all slices are READY; their creators' threads tell."""
+
+    def __init__(self, creating: slices.Creating) -> None:
+        self._coming = set(creating)
+        self._since = time.monotonic()
+        for future in creating:
+            future.add_done_callback(self._note)
+
+    def _note(self, future: Future[None]) -> None:
+        self._since = time.monotonic()
+        self._coming.discard(future)
+
+    @property
+    def seconds(self) -> float:
+        """Since then; 0 before."""
+        return 0.0 if self._coming else time.monotonic() - self._since
 
 
 def be_driver(session: Session, head: Head, pause: Pause) -> None:

@@ -188,8 +188,7 @@ class GoogleProvider:
                 return
             except (*TRANSIENT, exceptions.FailedPrecondition, exceptions.TooManyRequests) as error:
                 raise TryAgain(error.message) from error
-        if self._look_at(name, labels) is not None:
-            raise TryAgain("still being deleted")
+        raise TryAgain("still being deleted")
 
     def _look_at(self, name: str, labels: Mapping[str, str]) -> Resource | None:
         """What is to be deleted; None when it is gone, or when another has the name by now."""

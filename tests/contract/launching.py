@@ -77,6 +77,7 @@ class Act:
     hold: float = 0.0  # seconds until the hosts have joined
     renewals: int = 0  # how often the first slice is lost after that, and made anew
     superseded: bool = False  # by another supervisor, in the end
+    hurried: bool = True
 
 
 def main(act: Act, base: str, endpoint: str) -> None:
@@ -123,12 +124,8 @@ VERBS: Mapping[str, Callable[[Act], int]] = {
 
 
 def leave_ray_out(act: Act, endpoint: str) -> None:
-    for (module, name), seconds in PATIENCE.items():
-        assert hasattr(module, name)
-        setattr(module, name, seconds)
-    tenacity.nap.time = Hurried
-    slow = Interrupt.pause
-    Interrupt.pause = lambda self, seconds: slow(self, seconds / SPEED)
+    if act.hurried:
+        hurry()
     head = coordinator.Head("none", "127.0.0.2", (1, 2), "/nonexistent")
     coordinator.start_head = lambda *_, **__: head
     coordinator.Head.token = "token"
@@ -152,6 +149,15 @@ def leave_ray_out(act: Act, endpoint: str) -> None:
         return {}  # Ray's handles; nothing here uses them
 
     cluster.gather = gather
+
+
+def hurry() -> None:
+    for (module, name), seconds in PATIENCE.items():
+        assert hasattr(module, name)
+        setattr(module, name, seconds)
+    tenacity.nap.time = Hurried
+    slow = Interrupt.pause
+    Interrupt.pause = lambda self, seconds: slow(self, seconds / SPEED)
 
 
 class Hurried:
