@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 
 from launcher import registry
+from launcher.providers import Pause
 
 CANCEL_SECONDS = 120.0
 Tell = Callable[[str], None]
 
 
-def end(name: str, tell: Tell, *, for_good: bool = False) -> None:
+def end(name: str, tell: Tell, pause: Pause = time.sleep, *, for_good: bool = False) -> None:
     """Stop the supervisor of a run, if it has one, and remove what is left of the run.
 
-    `for_good` gives up a run whose cluster does not answer.
+    `for_good` gives up a run whose cluster does not answer. `pause` may raise to end the wait.
     """
     record = registry.record(name)
     if record is None:
@@ -26,17 +28,17 @@ def end(name: str, tell: Tell, *, for_good: bool = False) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(record["supervisor"]["pid"], signal.SIGTERM)
     late = f"{name} did not stop in {CANCEL_SECONDS:g} s"
-    with registry.lock(f"run-{name}", late, CANCEL_SECONDS):
+    with registry.lock(f"run-{name}", late, CANCEL_SECONDS, pause):
         record = registry.record(name)
         if record is None or not record.get("remote"):
-            clear(name, tell)
+            clear(name, tell, pause)
             return
     from launcher.remote import ending
 
-    ending.end(name, record, tell, for_good=for_good)
+    ending.end(name, record, tell, pause, for_good=for_good)
 
 
-def clear(name: str, tell: Tell) -> None:
+def clear(name: str, tell: Tell, pause: Pause = time.sleep) -> None:
     """Remove what is left of a run whose lock is held."""
     from launcher import removal
     from launcher.session import LazyProvider
@@ -45,5 +47,5 @@ def clear(name: str, tell: Tell) -> None:
     if record := registry.record(name):
         spec = ProviderSpec(**record["provider"])
         with contextlib.closing(LazyProvider(spec)) as provider:
-            removal.take_down(record, provider.get)
+            removal.take_down(record, provider.get, pause)
     tell(f"{name}: nothing is left")

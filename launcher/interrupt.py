@@ -6,15 +6,21 @@ flag is set, so that clean-up is never torn apart in the middle. A second signal
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from launcher.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPS = (
+    "{}: stops here, once more to leave at once; what is left is deleted by the same command, or"
+    " `python -m launcher gc --yes`"
+)
 LEFT_AT_ONCE = b"\nlauncher: left at once; delete what remains: python -m launcher gc --yes\n"
 
 
@@ -44,13 +50,29 @@ class Interrupt:
         self._signal = signal.Signals(number).name
         self._event.set()
 
+    def news(self) -> str:
+        """The signal, if there is one that the user was not told of; to be asked by who tells."""
+        untold = self._event.is_set() and self._announced.acquire(blocking=False)
+        return self._signal if untold else ""
+
     def check(self) -> None:
+        if signal_name := self.news():
+            self._announce(signal_name)
         if self._event.is_set():
-            if self._announced.acquire(blocking=False):
-                self._announce(self._signal)
             raise Interrupted(f"stopped by {self._signal}")
 
     def pause(self, seconds: float) -> None:
         """Sleep; raises Interrupted as soon as the user wants to stop."""
         self._event.wait(seconds)
         self.check()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[float], None]]:
+    """A pause for deletions that a signal ends, once the calls under way have come back."""
+    stop = Interrupt(lambda name: print(STOPS.format(name), file=sys.stderr, flush=True))
+    stop.install()
+    try:
+        yield stop.pause
+    finally:
+        stop.uninstall()

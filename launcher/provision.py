@@ -27,6 +27,7 @@ SHARED_HEAD = "shared"  # of everything that is `up` on this machine
 OWN = ("here", "vm")  # coordinators that make slices; elsewhere a job finds them in its cluster
 HEAD_SECONDS = 60.0
 JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
+LEAVE = "once more to leave at once; then `python -m launcher gc --yes` deletes what is left"
 LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
 
 
@@ -309,7 +310,7 @@ def release(session: Session) -> None:
     session.screen.wait(f"deleting {name}")
     session.timeline.enter("teardown")
     try:
-        remove(session)
+        remove(session, teller(session))
     except LauncherError as error:
         session.tell("left", f"{error}; try again with `python -m launcher gc --yes`")
     else:
@@ -325,7 +326,21 @@ def leave(session: Session) -> None:
     session.interrupt.install()
 
 
-def remove(session: Session) -> None:
+def teller(session: Session) -> Pause:
+    """A pause that no signal ends; the first one makes it say what there is still to delete."""
+    record = registry.record(session.spec.name) or {}
+    left = [name.rpartition("/")[2] for name in record.get("resources", ())]
+
+    def pause(seconds: float) -> None:
+        time.sleep(seconds)
+        if name := session.interrupt.news():
+            what = ", ".join(left) or "the Ray head"
+            session.screen.phase("stopping", f"{name}: still deletes {what}; {LEAVE}")
+
+    return pause
+
+
+def remove(session: Session, pause: Pause = time.sleep) -> None:
     leave(session)
     if record := registry.record(session.spec.name):
-        removal.take_down(record, session.provider.get)
+        removal.take_down(record, session.provider.get, pause)

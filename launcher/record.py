@@ -182,14 +182,13 @@ class RunFolder:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a JSON-lines file; a line being written is left for later."""
     try:
-        text = path.read_text(encoding="utf-8")
+        *lines, _ = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [found for line in lines if (found := parsed(line)) is not None]
 
 
-def parsed(line: str | bytes) -> dict[str, Any] | None:
+def parsed(line: bytes) -> dict[str, Any] | None:
     """A line's object; None for one that was torn when its writer died."""
     try:
         found = json.loads(line)

@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,9 @@ def forget(name: str) -> None:
 
 
 @contextlib.contextmanager
-def lock(name: str, what: str, wait: float = 0.0) -> Iterator[None]:
+def lock(
+    name: str, what: str, wait: float = 0.0, pause: Callable[[float], None] = time.sleep
+) -> Iterator[None]:
     """Hold a lock that the kernel releases when this process dies.
 
     Raises ConfigError when another process holds it after `wait` seconds; `what` says who.
@@ -119,7 +121,7 @@ def lock(name: str, what: str, wait: float = 0.0) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise ConfigError(what) from None
-                time.sleep(0.05)
+                pause(0.05)
         yield
 
 

@@ -13,18 +13,26 @@ from launcher.providers import Pause, Provider
 from launcher.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, QUEUED_RESOURCES
 
 DELETE_SECONDS = 600.0
+LOOK_SECONDS = 0.02
 SWEEPS = 3  # deletions by label before what keeps appearing is reported
 
 
-def take_down(record: Mapping[str, Any], provider: Callable[[], Provider]) -> None:
+def take_down(
+    record: Mapping[str, Any], provider: Callable[[], Provider], pause: Pause = time.sleep
+) -> None:
     """Remove all that a record names. The record is dropped only when everything is gone.
 
+    `pause` is called all the while, and may raise to end the wait.
     Raises ProvisioningError if something could not be deleted; the record stays for the next try.
     """
     with ThreadPoolExecutor(1) as pool:
         asked = bool(record["resources"])
-        deleting = pool.submit(lambda: delete_resources(record, provider()) if asked else None)
+        deleting = pool.submit(
+            lambda: delete_resources(record, provider(), pause) if asked else None
+        )
         coordinator.release_head(record["head"], but_for=record["name"])
+        while not deleting.done():
+            pause(LOOK_SECONDS)
     deleting.result()
     registry.forget(record["name"])
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.config import machine_checks, offer_checks
+from launcher.config import machine_checks, offer_checks, time_checks
 from launcher.config.draft import Check, Draft
 from launcher.config.resolve import takes_environment
 from launcher.config.target import target_problems
@@ -116,6 +116,15 @@ def _argv_secrets(draft: Draft) -> Iterator[Problem]:
             yield draft.origins.problem("takes a variable's value into an argv", key, hint)
 
 
+def _exit_codes(draft: Draft) -> Iterator[Problem]:
+    both = {*draft["retry.restart_exit_codes"]} & {*draft["retry.stop_exit_codes"]}
+    if both:
+        codes = ", ".join(map(str, sorted(both)))
+        message = f"{codes} cannot both start the run again and end it"
+        hint = "leave it out here, or in retry.restart_exit_codes"
+        yield draft.origins.problem(message, ("retry", "stop_exit_codes"), hint)
+
+
 def _rules(draft: Draft) -> Iterator[Problem]:
     rules = draft["provider"].get("rules")
     if not rules:
@@ -166,6 +175,8 @@ _CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("name",), _name),
     *offer_checks.CHECKS,
     *machine_checks.CHECKS,
+    *time_checks.CHECKS,
+    (("retry.restart_exit_codes", "retry.stop_exit_codes"), _exit_codes),
     (("provider",), _provider),
     (("provider.rules",), _rules),
     (("mode.requirements",), _mode_requirements),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 
 from launcher.accelerators import Accelerator, all_types, lookup
 from launcher.capacity import CAPACITIES, CURRENT, FLEX_START, QUEUED_RESERVED
 from launcher.config.draft import Check, Draft
+from launcher.config.nearest import nearest_hint
 from launcher.config.origins import Key
 from launcher.config.resolve import takes_environment
 from launcher.config.values import as_list, is_time, seconds
@@ -65,7 +66,19 @@ def _accelerators(draft: Draft) -> Iterator[Problem]:
 def _zones(draft: Draft) -> Iterator[Problem]:
     for key, zone in _elements(draft, _ZONE):
         if zone != ANY and not ZONE.fullmatch(zone):
-            yield draft.origins.problem("must be a zone such as us-east5-b, or any", key)
+            hint = _nearest_zone(
+                draft, key, zone, (z for t in all_types() for z in lookup(t).zones)
+            )
+            yield draft.origins.problem("must be a zone such as us-east5-b, or any", key, hint)
+
+
+def _every_zone() -> Iterator[str]:
+    return (zone for name in all_types() for zone in lookup(name).zones)
+
+
+def _near(draft: Draft, key: Key, zone: str, known: Iterable[str]) -> str:
+    """`did you mean …?`, if one is near and the value is no secret."""
+    return "" if takes_environment(draft.written, key) else nearest_hint(zone, known)
 
 
 def _offered_zones(draft: Draft) -> Iterator[Problem]:
@@ -78,8 +91,11 @@ def _offered_zones(draft: Draft) -> Iterator[Problem]:
     for accelerator in known_types(draft):
         if not set(chosen_zones(draft["cluster.zone"], accelerator)) & set(accelerator.zones):
             message = f"{accelerator.accelerator_type} is not offered there"
+            near = (
+                _nearest_zone(draft, *each, accelerator.zones) for each in _elements(draft, _ZONE)
+            )
             hint = f"it is in {', '.join(accelerator.zones)}"
-            yield draft.origins.problem(message, _ZONE, hint)
+            yield draft.origins.problem(message, _ZONE, " ".join([*filter(None, near), hint]))
 
 
 def _capacities(draft: Draft) -> list[str]:
@@ -114,8 +130,16 @@ def _interval(draft: Draft) -> Iterator[Problem]:
     given = {key: text for key, text in ((_AFTER, after), (_UNTIL, until)) if text is not None}
     if wrong := [key for key, text in given.items() if "T" in text and not is_time(text)]:
         yield from (draft.origins.problem("no such date or time", key) for key in wrong)
+    elif until is not None and _is_over(until):
+        yield draft.origins.problem("is over already", _UNTIL)
     elif len(given) == 2 and is_time(after) == is_time(until) and not _follows(after, until):
         yield draft.origins.problem("must be later than valid_after", _UNTIL)
+
+
+def _is_over(until: str) -> bool:
+    if is_time(until):
+        return datetime.fromisoformat(until) <= datetime.now(UTC)
+    return seconds(until) == 0
 
 
 def _follows(after: str, until: str) -> bool:

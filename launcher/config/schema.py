@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.config.nearest import nearest_or_all
+from launcher.config.nearest import nearest_hint, nearest_or_all
 from launcher.config.origins import Key, Origins
 from launcher.errors import Problem
 
@@ -89,4 +89,16 @@ def _wrong_value(error: Any, key: Key, validator: Any, origins: Origins) -> Prob
         and validator.evolve(schema=error.schema).is_valid(text)
     )
     shown = f"{expected}, not {text!r}" if text is not None else expected
-    return origins.problem(shown, key, f'quote it: "{text}"' if quotable else "")
+    near = next(_nearest_words(error, origins), "")
+    return origins.problem(shown, key, f'quote it: "{text}"' if quotable else near)
+
+
+def _nearest_words(error: Any, origins: Origins) -> Iterator[str]:
+    """For words that are none of those known here: `did you mean …?`, by what was written."""
+    for inner in error.context:
+        yield from _nearest_words(inner, origins)
+    if error.validator == "enum":
+        origin = origins.get(tuple(map(str, error.absolute_path)))
+        known = [name for name in error.validator_value if isinstance(name, str)]
+        if origin and origin.text and (hint := nearest_hint(origin.text, known)):
+            yield hint

@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher import registry, removal
 from launcher.ending import Tell
 from launcher.errors import ClusterError
-from launcher.providers import KINDS
+from launcher.providers import KINDS, Pause
 from launcher.record import Progress
 from launcher.remote import package, sites
 from launcher.remote.follow import End, Follower, Lost
@@ -22,33 +22,36 @@ from launcher.requests import Identity
 from launcher.screen import Screen
 
 
-def end(name: str, record: Record, tell: Tell, *, for_good: bool) -> None:
+def end(
+    name: str, record: Record, tell: Tell, pause: Pause = time.sleep, *, for_good: bool
+) -> None:
     """Stop the job of a run, and remove what is left of the run.
 
     A cluster that exists and does not answer holds nothing that is billed for the run: `for_good`
     forgets it then. Raises ClusterError when a coordinator does not answer that may.
     """
+    registry.update(name, remote={**record["remote"], "ending": True})  # for who follows it
     try:
-        with reached(record, time.sleep) as jobs:
-            if stopped(jobs, record) is None and record["remote"].get("vm"):
-                take_down(jobs, record)
+        with reached(record, pause) as jobs:
+            if stopped(jobs, record, pause) is None and record["remote"].get("vm"):
+                take_down(jobs, record, pause)
     except ClusterError as error:
         first = str(error).splitlines()[0]
         if record["resources"] or vanished(record):
             tell(f"{name}: {first}; its slices are deleted from here")
-            delete_from_here(record)
+            delete_from_here(record, pause)
         elif for_good and not record["remote"].get("vm"):
             tell(f"{name}: {first}; if the job still runs there, it goes on")
         else:
             raise
     else:
         if record["resources"]:
-            delete_from_here(record)
+            delete_from_here(record, pause)
     registry.forget(name)
     tell(f"{name}: nothing is left")
 
 
-def stopped(jobs: Jobs, record: Record) -> End | None:
+def stopped(jobs: Jobs, record: Record, pause: Pause) -> End | None:
     """The end of a job that has nothing up, after it was told to leave if need be; None if the
     job cannot be trusted to have cleaned up.
     """
@@ -58,7 +61,7 @@ def stopped(jobs: Jobs, record: Record) -> End | None:
         jobs.stop(job)
         late = time.monotonic() + removal.DELETE_SECONDS + package.STOP_MARGIN
         while (state := jobs.state(job)) and not state.ended and time.monotonic() < late:
-            time.sleep(0.2)
+            pause(0.2)
     try:
         found = follower(jobs, record, None).catch_up()
     except Lost:
@@ -66,28 +69,28 @@ def stopped(jobs: Jobs, record: Record) -> End | None:
     return found if found and not found.up else None
 
 
-def take_down(jobs: Jobs, record: Record) -> None:
+def take_down(jobs: Jobs, record: Record, pause: Pause) -> None:
     """By a job on the coordinator, whose record of the run knows what there is."""
     name, folder = record["name"], Path(record["folder"])
     project = record["provider"]["project"] or KINDS[record["provider"]["kind"]].project
     identity = Identity(record["owner"], registry.machine_id(), project)
     job_id = f"{name}-down-{secrets.token_hex(4)}"
     job = Job(job_id, "down", name, folder, identity, None, (), "", {}, Progress(), {})
-    package.send(jobs, job, None, time.sleep)
+    package.send(jobs, job, None, pause)
     with tempfile.TemporaryDirectory() as scratch:
         watcher = Follower(jobs, job_id, f"{name}-down", Path(scratch), Screen())
-        if (ended := watcher.follow(time.sleep)).code:
+        if (ended := watcher.follow(pause)).code:
             raise ClusterError(f"{name} could not be taken down (exit code {ended.code})")
 
 
-def delete_from_here(record: Record) -> None:
+def delete_from_here(record: Record, pause: Pause = time.sleep) -> None:
     """All that carries the run's labels."""
     with provider_of(record) as provider:
-        removal.delete_resources(record, provider.get())
+        removal.delete_resources(record, provider.get(), pause)
     sites.forget_token(record["remote"])
 
 
-def release(names: Iterable[str] | None) -> Iterator[str]:
+def release(names: Iterable[str] | None, pause: Pause) -> Iterator[str]:
     """Stop or delete the VMs that served these runs, or all, and serve none now; what was done."""
     from launcher.remote import vm
 
@@ -100,4 +103,4 @@ def release(names: Iterable[str] | None) -> Iterator[str]:
             continue
         with provider_of({"provider": found.provider}) as provider:
             provider.get()
-            yield vm.take_down(found, time.sleep)
+            yield vm.take_down(found, pause)

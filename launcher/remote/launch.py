@@ -11,12 +11,12 @@ from pathlib import Path
 from launcher import git, invocation, registry, removal, slices, source
 from launcher.budget import Budget
 from launcher.errors import ClusterError, ConfigError, Interrupted, PreemptionBudgetSpent
-from launcher.interrupt import Interrupt
+from launcher.interrupt import Interrupt, interruptible
 from launcher.outcome import Outcome
 from launcher.plan import Plan
 from launcher.providers import KINDS, Pause
 from launcher.providers.states import State
-from launcher.record import Progress, last_step
+from launcher.record import Progress, last_step, runs_folder
 from launcher.remote import package, sites
 from launcher.remote.ending import delete_from_here, end
 from launcher.remote.follow import End, Lost
@@ -69,7 +69,7 @@ def anchored(spec: Spec) -> Spec:
         folder = str(state_folder(provider).absolute())
         provider = replace(provider, options={**provider.options, "state_dir": folder})
     if workload and workload.checkpoint_dir is None and KINDS[provider.kind].shares_disk:
-        folder = str(Path.cwd() / "runs" / spec.name / "checkpoints")
+        folder = str(runs_folder() / spec.name / "checkpoints")
         workload = replace(workload, checkpoint_dir=folder)
     return replace(spec, provider=provider, workload=workload)
 
@@ -166,10 +166,12 @@ def sizes(folder: Path) -> dict[str, int]:
 
 def charge(spec: Spec, lost: Lost) -> None:
     """A slice that took its supervisor along is charged here, by the same rules: the budget is in
-    the record of the run. Raises PreemptionBudgetSpent, with nothing left up.
+    the record of the run. Raises PreemptionBudgetSpent, with nothing left up, and Interrupted when
+    the run was ended by another command.
     """
     record = registry.record(spec.name)
-    assert record is not None  # it has been submitted
+    if record is None or record["remote"].get("ending"):
+        raise Interrupted(f"{spec.name} was ended by another command") from lost
     budget = Budget(spec.retry)
     if found := record["remote"].get("budget"):
         budget.restore(found)
@@ -180,7 +182,8 @@ def charge(spec: Spec, lost: Lost) -> None:
     count = f"{budget.spent[verdict.budget]} of {spec.retry.max_preemptions} preemptions"
     print(f"{why} ({count})", file=sys.stderr)
     if spent:
-        end(spec.name, record, print, for_good=True)
+        with interruptible() as pause:
+            end(spec.name, record, print, pause, for_good=True)
         raise PreemptionBudgetSpent(f"{why}: {spent}") from lost
 
 
@@ -196,9 +199,9 @@ def attached(name: str, started: float | None = None) -> int:
     except Interrupted as stopped:
         screen.finish()
         if record["resources"]:  # of host0: nobody else would delete them
-            interrupt.uninstall()
             print(f"{stopped}: stops the job, and deletes the slice", file=sys.stderr)
-            end(name, record, print, for_good=True)
+            with interruptible() as pause:
+                end(name, record, print, pause, for_good=True)
             return stopped.exit_code
         print(f"{stopped}: detached from {name}, which goes on; {how_to(name)}", file=sys.stderr)
         return stopped.exit_code
@@ -207,7 +210,8 @@ def attached(name: str, started: float | None = None) -> int:
         interrupt.uninstall()
     settle(record, ended)
     if record["resources"]:
-        delete_from_here(record)
+        with interruptible() as pause:
+            delete_from_here(record, pause)
         registry.forget(name)
     return ended.code
 

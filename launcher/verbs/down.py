@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from pathlib import Path
 
 from launcher import registry
 from launcher.ending import end
-from launcher.errors import ConfigError, LauncherError, ProvisioningError
+from launcher.errors import ConfigError, Interrupted, LauncherError, ProvisioningError
+from launcher.interrupt import interruptible
+from launcher.providers import Pause
+from launcher.record import runs_folder
 from launcher.verbs import Arguments
 
 
@@ -20,8 +22,10 @@ def down(arguments: Arguments) -> int:
         raise ConfigError("down needs a name, or --all; `python -m launcher status` lists them")
     vms = coordinator_names()
     require_known(set(names) - vms)
-    each([name for name in names if name not in vms], partial(end, tell=print, for_good=True))
-    released = release_coordinators(None if "--all" in arguments.flags else names)
+    runs = [name for name in names if name not in vms]
+    with interruptible() as pause:
+        each(runs, partial(end, tell=print, pause=pause, for_good=True))
+        released = release_coordinators(None if "--all" in arguments.flags else names, pause)
     if not names and not released:
         print("nothing is up")
     return 0
@@ -36,13 +40,13 @@ def coordinator_names() -> set[str]:
     return {vm.name for vm in on_record()}
 
 
-def release_coordinators(runs: Collection[str] | None) -> int:
+def release_coordinators(runs: Collection[str] | None, pause: Pause) -> int:
     """Of these runs, or all: VMs that serve no other run go; how many there were."""
     if not (registry.home() / "coordinators").is_dir():
         return 0
     from launcher.remote.ending import release
 
-    done = list(release(runs))
+    done = list(release(runs, pause))
     print("\n".join(done), end="\n" if done else "")
     return len(done)
 
@@ -51,24 +55,29 @@ def cancel(arguments: Arguments) -> int:
     if not arguments.names:
         raise ConfigError("cancel needs a name; `python -m launcher status` lists them")
     require_known(arguments.names)
-    each(arguments.names, partial(end, tell=print))
+    with interruptible() as pause:
+        each(arguments.names, partial(end, tell=print, pause=pause))
     return 0
 
 
 def require_known(names: Iterable[str]) -> None:
     """A misspelt name must not look as if it had been taken down."""
-    unknown = [n for n in names if not registry.record(n) and not (Path("runs") / n).is_dir()]
+    unknown = [n for n in names if not registry.record(n) and not (runs_folder() / n).is_dir()]
     if unknown:
         known = "`python -m launcher status` lists them"
         raise ConfigError(f"no run of the name {', '.join(unknown)}; {known}")
 
 
 def each(names: Iterable[str], act: Callable[[str], None]) -> None:
-    """Act on all, whatever happens to one. Raises ProvisioningError with every failure."""
+    """Act on all, whatever happens to one. Raises ProvisioningError with every failure, and
+    Interrupted at once.
+    """
     failures = []
     for name in names:
         try:
             act(name)
+        except Interrupted:
+            raise
         except LauncherError as error:
             failures.append(f"{name}: {error}")
     if failures:

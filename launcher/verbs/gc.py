@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from launcher import prices, registry, removal
 from launcher.accelerators import all_types, lookup
-from launcher.ending import clear, end
+from launcher.ending import clear
+from launcher.interrupt import interruptible
 from launcher.invocation import owner
-from launcher.providers import KINDS, Listing, Provider, Resource, find_provider
+from launcher.providers import KINDS, Listing, Pause, Provider, Resource, find_provider
 from launcher.providers.states import State
 from launcher.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, NODES
 from launcher.spec import ProviderSpec
@@ -48,26 +50,33 @@ def gc(arguments: Arguments) -> int:
         else:
             for head in heads:
                 coordinator.release_head(head.id)
-            each([record["name"] for record in dead], end_dead)
-            if provider:
-                delete_strays(strays, provider)
+            with interruptible() as pause:
+                each([record["name"] for record in dead], partial(end_dead, pause=pause))
+                if provider:
+                    delete_strays(strays, provider, pause)
     return 0
 
 
-def end_dead(name: str) -> None:
+def end_dead(name: str, pause: Pause) -> None:
     """Remove what a dead run left; one that has begun again meanwhile is left alone."""
-    record = registry.record(name)
-    if record and record.get("remote"):
-        end(name, print)
-        return
     with registry.lock(f"run-{name}", "it has just begun again"):
         record = registry.record(name)
-        if record is None or is_dead(record):
-            clear(name, print)
+        if record and not is_dead(record):
+            return
+        if record is None or not record.get("remote"):
+            clear(name, print, pause)
+            return
+        from launcher.remote import ending
+
+        ending.end(name, record, print, pause, for_good=False)
 
 
 def is_dead(record: Mapping[str, Any]) -> bool:
-    """Whether nobody looks after it. Who looks after a remote run is its coordinator."""
+    """Whether nobody looks after it. Who looks after a remote run is its coordinator, once the
+    process that launches it has handed it over.
+    """
+    if record.get("remote") and registry.is_alive(record["supervisor"]):
+        return False
     if record.get("remote"):
         from launcher.remote import standing
 
@@ -97,13 +106,13 @@ def of_this_machine() -> dict[str, str]:
     return {LABEL_OWNER: owner(), LABEL_MACHINE: registry.machine_id()}
 
 
-def delete_strays(strays: list[Resource], provider: Provider) -> None:
+def delete_strays(strays: list[Resource], provider: Provider, pause: Pause) -> None:
     """The lock keeps a run of that name from beginning meanwhile."""
     for run in sorted({stray.labels[LABEL_RUN] for stray in strays}):
         with registry.lock(f"run-{run}", f"run {run} has just begun"):
             if registry.record(run) is None:
                 names = [s.name for s in strays if s.labels[LABEL_RUN] == run]
-                removal.delete_all(provider, names, {LABEL_RUN: run, **of_this_machine()})
+                removal.delete_all(provider, names, {LABEL_RUN: run, **of_this_machine()}, pause)
                 print(f"{run}: nothing is left")
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from launcher import fanout, link
 from launcher.errors import Superseded
-from launcher.journal import Lines
+from launcher.journal import LINE_BYTES, Lines
 from launcher.links import read_frame
 from launcher.member import Ending, Member
 from tests.contract.hosts import PLACES, SLEEP, Feed, Hosts, codes, python, wait_until
@@ -243,6 +243,38 @@ def test_a_host_without_the_attempt_is_lost(hosts: Hosts) -> None:
     later.await_links()
     (ended,) = hosts.stop()
     assert (ended.member, ended.collateral) == (ONE, True)
+
+
+def test_a_metrics_line_without_end_is_cut_and_the_next_are_whole(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    """A supervisor that comes back in the midst of it neither misses a line nor gets one twice."""
+    write = """
+import os, pathlib, time
+with open(os.environ["LAUNCHER_METRICS"], "ab", buffering=0) as file:
+    file.write(b'{"step": 1}\\n')
+    for _ in range(40):
+        file.write(b'x' * 100_000)
+    print("long", flush=True)
+    while not pathlib.Path(os.environ["GO"]).exists():
+        time.sleep(0.01)
+    file.write(b'\\n{"step": 2}\\n' + b'y' * 200_000)
+"""
+    go = tmp_path / "go"
+    hosts.start(python(write), python("pass"), reattach=LONG, env={"GO": str(go)})
+    hosts.take_until(lambda: hosts.feed.bytes.get(ONE))
+    die(hosts)
+    hosts.supervise(hosts.gang.key)
+    hosts.attach(hosts.feed, metrics=[len(hosts.feed.lines), 0])
+    go.touch()
+    hosts.follow()
+    cut, last = "x" * LINE_BYTES, "y" * LINE_BYTES
+    assert [line.rstrip("\n") for line in hosts.feed.lines] == [
+        '{"step": 1}',
+        cut,
+        '{"step": 2}',
+        last,
+    ]
 
 
 @given(st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"a", b"\n"))), st.integers(0, 9))

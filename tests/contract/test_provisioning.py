@@ -469,6 +469,19 @@ def test_an_interrupt_takes_away_what_was_made_anew(world: World) -> None:
     assert not world.records("a")
 
 
+def test_a_kept_slice_that_goes_during_a_replacement_has_all_made_anew(world: World) -> None:
+    """The hosts of the new slice join for two seconds, in which the other one is preempted."""
+    world.renew()
+    began = str(world.control("ledger")["written"])
+    going = {"fault": "preempt", "node": "x-s1", "after": "3s", "count": 1}
+    with emulator.arm(world.endpoint, [going], ()):
+        assert world.run(launch("x", "two nodes", hold=2.0, renewals=1)) == [0]
+    assert "all slices are asked for anew: x-s1 is PREEMPTED as well" in world.screens()
+    made = [r["name"] for r in world.control("ledger")["nodes"] if r["created"] >= began]
+    assert sorted(map(id_of, made)) == ["x-s0"] * 3 + ["x-s1"] * 2
+    assert not world.ours()
+
+
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("shape", ["node", "two nodes", "queued", "queued multislice"])
 def test_who_is_refused_a_name_leaves_its_owner_alone(world: World, name: str, shape: str) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.remote.launch import STEADY_SECONDS
 from tests.e2e.conftest import Place
 
 pytestmark = pytest.mark.e2e
@@ -87,12 +90,15 @@ def test_a_run_outlives_its_launcher_and_its_vm_serves_the_next_run(place: Place
     place.assert_clean()
 
 
-def test_cancel_from_elsewhere_leaves_no_slice(place: Place) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_cancel_from_elsewhere_leaves_no_slice(place: Place, stop: signal.Signals) -> None:
+    """After a launcher was stopped that had followed for a while."""
     words, _ = patient(place, "long")
     attached = place.start(*ON_VM, *words)
     place.wait_for_output("long", "has begun")
-    attached.send_signal(signal.SIGINT)
-    assert attached.wait(60) == 130
+    time.sleep(STEADY_SECONDS + 1)
+    attached.send_signal(stop)
+    assert attached.wait(20) == 130
     shown = place.screen(len(place.started) - 1).read_text()
     assert "detached from long, which goes on" in shown
     assert status(place, "long")["phase"] == "running"
@@ -155,6 +161,44 @@ def test_slices_of_a_cluster_that_exists_are_borrowed(place: Place) -> None:
     assert status(place, "theirs")["phase"] == "up"
     place.run("down", "--all")
     place.assert_clean()
+
+
+SLOW = "provider.rules=[{fault: slow-create, seconds: 60s}]"
+SLOW_VM = "provider.rules=[{fault: slow-create, node: 'launcher-*', seconds: 60s}]"
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "rule", "verb"),
+    [("host0", SLOW, "cancel"), ("host0", SLOW, "down"), ("vm", SLOW_VM, "down")],
+)
+def test_a_launch_under_way_is_left_alone_by_gc_and_ended_by_cancel(
+    place: Place, coordinator: str, rule: str, verb: str
+) -> None:
+    words, _ = patient(place, "early")
+    where = f"cluster.coordinator={coordinator}"
+    launcher = place.start("cluster=v6e-4", "mode=jax", where, *words, rule)
+    wait_until(lambda: exists(place))
+    left = ledger(place)
+    shown = place.run("gc", "--yes")
+    assert "early" not in shown
+    assert ledger(place) == left
+    assert launcher.poll() is None
+
+    assert "early: nothing is left" in place.run(verb, "early")
+    assert launcher.wait(60) == 130
+    assert not (place.home / "runs" / "early.json").exists()
+    place.assert_clean()
+
+
+def exists(place: Place) -> bool:
+    return (place.home / "emulator" / "ledger.json").exists() and bool(ledger(place))
+
+
+def wait_until(true: Callable[[], object], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_host0_is_followed_to_a_new_slice(place: Place) -> None:

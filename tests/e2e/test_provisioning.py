@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -136,6 +137,43 @@ def test_interrupted_at_any_moment_of_provisioning(
     assert code == 130 or (code == -signal.SIGINT and not place.events("stop"))
     assert states(place) == {}
     place.assert_clean()
+
+
+AWAY = {"fault": "unavailable", "node": "stuck-s0", "lasts": "20m"}
+
+
+def test_ctrl_c_while_a_deletion_waits_tells_what_is_left_and_the_next_leaves(
+    place: Place,
+) -> None:
+    gate = place.temp / "gate"
+    (place.folder / "wait.sh").write_text(f"while [ ! -e {gate} ]; do sleep 0.1; done")
+    process = place.start("cluster=v2-8", "workload.command=[sh,wait.sh]", "name=stuck")
+    place.wait_for("stuck", "started")
+    endpoint = emulator.read_endpoint(place.home / "emulator")
+    assert endpoint is not None
+    with emulator.arm(endpoint, [AWAY], ()):
+        gate.touch()
+        wait_until(lambda: "deleting stuck" in place.screen(0).read_text())
+        leave(place, process, "SIGINT: still deletes stuck-s0; once more to leave at once")
+        assert "python -m launcher gc --yes" in place.screen(0).read_text()
+        for words in (("down", "stuck"), ("gc", "--yes")):
+            process = place.start(*words)
+            time.sleep(3)
+            leave(place, process, "SIGINT: stops here, once more to leave at once")
+        assert list(states(place)) == ["stuck-s0"]
+    place.run("gc", "--yes")
+    gate.unlink()
+    place.assert_clean()
+
+
+def leave(place: Place, process: subprocess.Popen[bytes], words: str) -> None:
+    """By Ctrl-C twice, as soon as the first has been heard."""
+    screen = place.screen(place.started.index(process))
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: words in screen.read_text(), 30)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(5) == 130
 
 
 def test_preempted_while_it_is_created_another_is_asked_for(place: Place) -> None:

@@ -163,6 +163,30 @@ def test_the_same_command_takes_up_a_run_whose_launcher_was_killed(train: Place,
     train.assert_clean()
 
 
+def test_what_runs_on_is_ended_by_the_same_name_with_another_program(train: Place) -> None:
+    """Other arguments, and then other code, in place of the program whose launcher was killed."""
+    words = (*RUN, "name=p")
+    process = train.start(*words, "workload.args.steps=600")
+    wait_for_step(train, "p", 12)
+    kill_supervisor(train, process)
+    process = train.start(*words, "workload.args.steps=601")
+    train.wait_for("p", "resumed")
+    kill_supervisor(train, process)
+    (train.folder / "train.py").write_text(TRAIN.replace('"step"', '"at", "step"', 1))
+    shown = train.run(*words, "workload.args.steps=30")
+    assert "what runs there is another program" in shown
+    logs = train.folder / "runs" / "p" / "logs"
+    first, second, third = ((logs / f"attempt-{n}" / "s0-h0.log").read_text() for n in range(3))
+    assert first.startswith("step 1\n")
+    assert "step 13\n" in second
+    assert third.startswith("at step ")
+    assert third.endswith("at step 30\n")
+    result = train.result("p")
+    assert (result["status"], result["final_step"], result["attempts"]) == ("succeeded", 30, 3)
+    assert created(train) == 1
+    train.assert_clean()
+
+
 def test_processes_end_when_nobody_comes_for_them(train: Place) -> None:
     words = (*RUN, "workload.args.steps=600", "name=o", "retry.reattach_timeout=1s")
     process = train.start(*words)

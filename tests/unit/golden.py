@@ -40,8 +40,8 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "granted after two hours": ("cluster.valid_after=2h", "cluster.queue_timeout=3h"),
     "granted within a quarter": ("cluster.valid_until=900s",),
     "granted on one day": (
-        "cluster.valid_after=2026-12-01T08:00:00Z",
-        "cluster.valid_until=2026-12-02T08:00:00+01:00",
+        "cluster.valid_after=2099-12-01T08:00:00Z",
+        "cluster.valid_until=2099-12-02T08:00:00+01:00",
     ),
     "from a reservation by name": ("cluster.reservation=mine",),
 }
