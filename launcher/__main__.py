@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -34,21 +32,12 @@ Exit codes: 0 succeeded, 1 fault of launcher, 2 configuration, 3 provisioning, 4
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Never returns: leaves with the exit code of the design's table."""
+    from launcher.pipes import until_unread
     from launcher.verbs import exit_code
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it reports orderly hang-ups on stderr
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        code = exit_code(lambda: dispatch(words))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        if not (_unread(1) or _unread(2)):
-            raise
-        code = 128 + signal.SIGPIPE
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)  # the interpreter flushes once more as it ends
-        os.dup2(nowhere, 2)
-    sys.exit(code)
+    sys.exit(until_unread(lambda: exit_code(lambda: dispatch(words))))
 
 
 def dispatch(words: list[str]) -> int:
@@ -64,13 +53,6 @@ def dispatch(words: list[str]) -> int:
 
         return through_hydra(arguments, find(verb))
     return find(verb)(arguments)
-
-
-def _unread(descriptor: int) -> bool:
-    """Whether it is a pipe that nobody reads any more."""
-    poll = select.poll()
-    poll.register(descriptor, 0)  # an error is reported unasked
-    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 if __name__ == "__main__":

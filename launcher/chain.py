@@ -7,6 +7,7 @@ run of this user it was found out.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import tenacity
 
 from launcher import registry
-from launcher.errors import Reason, Refused
+from launcher.errors import ConfigError, Reason, Refused
 from launcher.plan import Choice
 from launcher.providers import Pause
 from launcher.providers.reasons import POLICIES
@@ -41,7 +42,9 @@ class Memory:
         self._clock = clock
 
     def note(self, choice: Choice) -> None:
-        with registry.lock("failures", "the list of failed zones is busy", wait=10):
+        """Keeps it in mind, if that can be written."""
+        busy = registry.lock("failures", "the list of failed zones is busy", wait=10)
+        with contextlib.suppress(ConfigError), busy:
             registry.write_json(self._path, {**self._recent(), key(choice): self._clock()})
 
     def order(self, choices: Sequence[Choice]) -> list[Choice]:

@@ -52,9 +52,12 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
             )
         )
         interrupt.install()
-        folder.write_text("spec.yaml", yaml.safe_dump(dict(spec.config), sort_keys=False))
-        folder.write("plan.json", plan.to_json())
         try:
+            folder.write_text("spec.yaml", yaml.safe_dump(dict(spec.config), sort_keys=False))
+            folder.write("plan.json", plan.to_json())
+            if folder.trouble:
+                raise ConfigError(f"the run folder {folder.trouble}")
+            folder.complain = lambda text: screen.phase("record", text)
             with contextlib.closing(LazyProvider(spec.provider, ids(plan))) as provider:
                 yield Session(spec, plan, owner(), folder, screen, interrupt, provider)
         finally:

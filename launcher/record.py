@@ -1,22 +1,24 @@
 """The run folder `runs/<name>/`: everything a run leaves to read. No secrets, no pickles.
 
 Files are appended line by line or written whole. A name that runs again continues its folder: the
-attempts go on counting, and the events are appended.
+attempts go on counting, and the events are appended. A disk that is full does not end a run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
+from launcher.appended import Appended
 from launcher.member import Member
 from launcher.registry import json_text, write_whole
 
@@ -75,9 +77,11 @@ class RunFolder:
         self.attempt = self.first_attempt = since.attempt
         self._watcher = watcher
         self._lock = threading.Lock()  # slices are created by threads
-        self._events = open_lines(path / "events.jsonl")
-        self._metrics = open_lines(path / "metrics.jsonl")
-        self._logs: dict[Member, IO[bytes]] = {}
+        self._events = Appended(path / "events.jsonl", lines=True)
+        self._metrics = Appended(path / "metrics.jsonl", lines=True)
+        self._logs: dict[Member, Appended] = {}
+        self.trouble = ""  # why the record of this run is incomplete
+        self.complain: Callable[[str], None] = lambda _: None  # told so, once
 
     def __enter__(self) -> RunFolder:
         return self
@@ -103,11 +107,22 @@ class RunFolder:
         if self._watcher:
             self._watcher.remove("result.json")
 
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """A run is worth more than its record: it goes on without what cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            if not self.trouble:
+                self.trouble = f"{self.shown} cannot be written: {error.strerror or error}"
+                self.complain(f"{self.trouble}; the run goes on without its record")
+
     def write(self, name: str, value: Any) -> None:
         self.write_text(name, json_text(value))
 
     def write_text(self, name: str, text: str) -> None:
-        write_whole(self.path / name, text)
+        with self._going_on():
+            write_whole(self.path / name, text)
         if self._watcher:
             self._watcher.write(name, text.encode("utf-8"))
 
@@ -130,21 +145,22 @@ class RunFolder:
         self._append(self._metrics, "metrics.jsonl", {**value, **own})
         return value
 
-    def _append(self, file: IO[str], name: str, value: Any) -> None:
-        line = json.dumps(value, default=str) + "\n"
-        file.write(line)
-        file.flush()
+    def _append(self, file: Appended, name: str, value: Any) -> None:
+        line = (json.dumps(value, default=str) + "\n").encode()
+        with self._going_on():
+            file.append(line)
         if self._watcher:
-            self._watcher.append(name, line.encode("utf-8"))
+            self._watcher.append(name, line)
 
     def output(self, member: Member, chunk: bytes) -> None:
         """Append to the member's complete log, byte for byte."""
         name = self._log_name(member)
-        if member not in self._logs:
-            path = self.path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._logs[member] = path.open("ab", buffering=0)
-        self._logs[member].write(chunk)
+        with self._going_on():
+            if member not in self._logs:
+                path = self.path / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._logs[member] = Appended(path)
+            self._logs[member].append(chunk)
         if self._watcher:
             self._watcher.append(name, chunk)
 
@@ -195,17 +211,6 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def open_lines(path: Path) -> IO[str]:
-    """To append to, from a line of its own on: the last one may have been torn."""
-    file = path.open("a", encoding="utf-8")
-    if file.tell():
-        with path.open("rb") as whole:
-            whole.seek(-1, os.SEEK_END)
-            if whole.read() != b"\n":
-                file.write("\n")
-    return file
 
 
 def last_step(folder: Path) -> int | None:

@@ -51,8 +51,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """A reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content if isinstance(content, bytes) else content.encode())
-    beside.rename(path)
+    try:
+        beside.write_bytes(content if isinstance(content, bytes) else content.encode())
+        beside.rename(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def json_text(value: Any) -> str:
@@ -60,7 +64,11 @@ def json_text(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_whole(path, json_text(value))
+    """Raises ConfigError when it cannot be written: nothing is to be made that is not on record."""
+    try:
+        write_whole(path, json_text(value))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -66,9 +66,7 @@ def _accelerators(draft: Draft) -> Iterator[Problem]:
 def _zones(draft: Draft) -> Iterator[Problem]:
     for key, zone in _elements(draft, _ZONE):
         if zone != ANY and not ZONE.fullmatch(zone):
-            hint = _nearest_zone(
-                draft, key, zone, (z for t in all_types() for z in lookup(t).zones)
-            )
+            hint = _near(draft, key, zone, _every_zone())
             yield draft.origins.problem("must be a zone such as us-east5-b, or any", key, hint)
 
 
@@ -91,9 +89,7 @@ def _offered_zones(draft: Draft) -> Iterator[Problem]:
     for accelerator in known_types(draft):
         if not set(chosen_zones(draft["cluster.zone"], accelerator)) & set(accelerator.zones):
             message = f"{accelerator.accelerator_type} is not offered there"
-            near = (
-                _nearest_zone(draft, *each, accelerator.zones) for each in _elements(draft, _ZONE)
-            )
+            near = (_near(draft, *each, accelerator.zones) for each in _elements(draft, _ZONE))
             hint = f"it is in {', '.join(accelerator.zones)}"
             yield draft.origins.problem(message, _ZONE, " ".join([*filter(None, near), hint]))
 

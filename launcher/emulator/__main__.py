@@ -25,6 +25,7 @@ from launcher.emulator.faults import FAULTS, OPTIONS, Fault, Target
 from launcher.emulator.ledger import Ledger
 from launcher.emulator.rules import check_rule, load
 from launcher.errors import LauncherError, ProvisioningError
+from launcher.pipes import until_unread
 
 
 class _Command(argparse.ArgumentParser):
@@ -163,4 +164,4 @@ def _add_fault(parser: argparse.ArgumentParser, fault: Fault) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(until_unread(main))

@@ -44,6 +44,7 @@ class Follower:
         self._folder = folder
         self._screen = screen
         self._end: End | None = None
+        self._told = False
 
     def follow(self, pause: Pause) -> End:
         """Until the job has ended. Raises Lost when it had no last word.
@@ -101,6 +102,9 @@ class Follower:
                 if mirror.apply(frame) and self._screen:
                     show(frame, self._screen)
             mirror.save()
+            if mirror.trouble and self._screen and not self._told:
+                self._told = True
+                self._screen.phase("record", f"{mirror.trouble}; the run goes on, seen from here")
             if self._end is not None:
                 return
 

@@ -127,6 +127,9 @@ def as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+Change = Callable[["Mirror", Path, Frame], None]
+
+
 class Mirror:
     """Repeats the changes of a job's run folder in a folder of this machine.
 
@@ -137,6 +140,7 @@ class Mirror:
         self._folder = folder
         self._job = job
         self._parts: dict[str, str] = {}
+        self.trouble = ""  # why the mirror is no longer written
         state = read_json(folder / MIRROR_STATE) or {}
         self.next: int = state.get("next", 0) if state.get("job") == job else 0
 
@@ -144,15 +148,25 @@ class Mirror:
         """Whether the frame was new. Raises ClusterError for a path that leaves the folder."""
         if frame["seq"] < self.next:
             return False
-        if change := CHANGES.get(frame["do"]):
-            change(self, self._path(frame["path"]), frame)
+        if (change := CHANGES.get(frame["do"])) and not self.trouble:
+            self._carry_out(change, frame)
         if not self._parts:  # a file that has begun to arrive is taken from its beginning next time
             self.next = frame["seq"] + 1
         return True
 
+    def _carry_out(self, change: Change, frame: Frame) -> None:
+        """What cannot be written is left to a later mirror, which goes on from the last `save`."""
+        path = self._path(frame["path"])
+        try:
+            change(self, path, frame)
+        except OSError as error:
+            self._parts.clear()
+            self.trouble = f"{self._folder} cannot be written: {error.strerror or error}"
+
     def save(self) -> None:
         """Remember how far the mirror has come."""
-        write_json(self._folder / MIRROR_STATE, {"job": self._job, "next": self.next})
+        if not self.trouble:
+            write_json(self._folder / MIRROR_STATE, {"job": self._job, "next": self.next})
 
     def _path(self, name: str) -> Path:
         path = PurePosixPath(name)
@@ -177,7 +191,7 @@ class Mirror:
         path.unlink(missing_ok=True)
 
 
-CHANGES: Mapping[str, Callable[[Mirror, Path, Frame], None]] = {
+CHANGES: Mapping[str, Change] = {
     "append": Mirror._append,
     "part": Mirror._part,
     "write": Mirror._write,

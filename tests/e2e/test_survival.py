@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -66,6 +68,13 @@ def created(place: Place) -> int:
 
 def wait_for_step(place: Place, name: str, step: int) -> None:
     place.wait_for_output(name, f"step {step}\n")
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def kill_supervisor(place: Place, process: subprocess.Popen[bytes]) -> None:
@@ -170,15 +179,15 @@ def test_what_runs_on_is_ended_by_the_same_name_with_another_program(train: Plac
     wait_for_step(train, "p", 12)
     kill_supervisor(train, process)
     process = train.start(*words, "workload.args.steps=601")
-    train.wait_for("p", "resumed")
+    logs = train.folder / "runs" / "p" / "logs"
+    wait_until((logs / "attempt-1" / "s0-h0.log").exists)
     kill_supervisor(train, process)
     (train.folder / "train.py").write_text(TRAIN.replace('"step"', '"at", "step"', 1))
     shown = train.run(*words, "workload.args.steps=30")
     assert "what runs there is another program" in shown
-    logs = train.folder / "runs" / "p" / "logs"
     first, second, third = ((logs / f"attempt-{n}" / "s0-h0.log").read_text() for n in range(3))
     assert first.startswith("step 1\n")
-    assert "step 13\n" in second
+    assert second.startswith("step 11\n")
     assert third.startswith("at step ")
     assert third.endswith("at step 30\n")
     result = train.result("p")
@@ -192,10 +201,7 @@ def test_processes_end_when_nobody_comes_for_them(train: Place) -> None:
     process = train.start(*words)
     wait_for_step(train, "o", 12)
     kill_supervisor(train, process)
-    deadline = time.monotonic() + 60
-    while any("train.py" in " ".join(p.cmdline()) for p in train.processes()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: not any("train.py" in " ".join(p.cmdline()) for p in train.processes()))
     train.start(*words)
     train.wait_for("o", "resumed")
     train.run("cancel", "o")
@@ -251,4 +257,22 @@ def test_two_supervisors_of_one_run_cannot_be(train: Place) -> None:
     assert "going on in another process" in shown
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
+    train.assert_clean()
+
+
+def test_a_full_disk_costs_the_record_and_not_the_run(train: Place) -> None:
+    """Of the launcher alone: its own files may not grow beyond 64 KiB, as metrics.jsonl would."""
+    much = trouble('tell({"much": "x" * 50_000})')
+    process = train.start(*RUN, "workload.args.steps=30", much, "name=full")
+    train.wait_for("full", "joined")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (2**16, resource.RLIM_INFINITY))
+    assert process.wait(120) == 0
+    shown = train.screen(0).read_text()
+    assert shown.count("runs/full cannot be written: File too large; the run goes on") == 1
+    assert "fault" not in shown
+    assert (train.folder / "runs" / "full" / "metrics.jsonl").stat().st_size == 2**16
+    result = train.result("full")
+    assert (result["status"], result["final_step"]) == ("succeeded", 30)
+    log = train.folder / "runs" / "full" / "logs" / "attempt-0" / "s0-h1.log"
+    assert log.read_text().endswith("step 30\n")
     train.assert_clean()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -200,12 +201,28 @@ def test_settings_of_a_sweeper_leave_the_checks_to_the_trials(here: Path) -> Non
     assert slices == [1]
 
 
-@pytest.mark.parametrize("command", ["plan --json", "--cfg job", "--help"])
+def test_without_room_for_the_run_folder_nothing_is_begun(here: Path) -> None:
+    command = f"ulimit -f 0; exec {shlex.join([*LAUNCHER, 'workload.command=[ls]', 'name=none'])}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == ConfigError.exit_code
+    told = f"the run folder {here / 'runs' / 'none'} cannot be written: File too large"
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "launcher plan --json",
+        "launcher --cfg job",
+        "launcher --help",
+        "launcher.emulator ledger",
+    ],
+)
 def test_a_reader_that_leaves_is_no_error(here: Path, command: str) -> None:
     read, write = os.pipe()
     os.close(read)
-    ended = subprocess.run(
-        [*LAUNCHER, *command.split()], stdout=write, stderr=subprocess.PIPE, timeout=60
-    )
+    argv = [sys.executable, "-m", *command.split()]
+    ended = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, timeout=60)
     os.close(write)
     assert (ended.returncode, ended.stderr) == (141, b"")

@@ -1,8 +1,10 @@
-"""A run folder whose writer died in the midst of a line: every reader goes on with the rest."""
+"""A run folder whose writer died in the midst of a line, or whose disk is full: all goes on."""
 
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,43 @@ def test_a_run_goes_on_behind_it(folder: Path) -> None:
     assert [event["seq"] for event in read_lines(folder / "events.jsonl")] == [0, 1, 2]
     assert last_step(folder) == 9
     assert state_of("r")["last_step"] == 9
+
+
+FULL = Path("/dev/full")  # every write fails as on a disk without room
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl", "logs/attempt-0/s0-h0.log"])
+def test_a_run_goes_on_without_what_cannot_be_written(tmp_path: Path, name: str) -> None:
+    file, told, member = tmp_path / name, list[str](), Member(0, 0)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.symlink_to(FULL)
+    with RunFolder(tmp_path, since=Progress()) as folder:  # reading it would have no end
+        folder.complain = told.append
+        for step in range(3):
+            folder.event("step", step=step)
+            assert folder.metrics(member, f'{{"step": {step}}}') is not None
+            folder.output(member, b"x")
+        folder.write("result.json", {})
+    words = f"{tmp_path} cannot be written: No space left on device; the run goes on"
+    assert [text.startswith(words) for text in told] == [True]
+    others = {"events.jsonl", "metrics.jsonl", "logs/attempt-0/s0-h0.log", "result.json"} - {name}
+    assert all((tmp_path / other).stat().st_size for other in others)
+
+
+def test_a_whole_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.write("verdicts/attempt-0.json", {"old": True})
+        resource_full(lambda: folder.write("verdicts/attempt-0.json", {"new": "x" * 99_999}))
+        assert "File too large" in folder.trouble
+    assert json.loads((tmp_path / "verdicts/attempt-0.json").read_text()) == {"old": True}
+    assert [path.name for path in (tmp_path / "verdicts").iterdir()] == ["attempt-0.json"]
+
+
+def resource_full(write: Callable[[], None]) -> None:
+    """While no file may have more than a few bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -244,6 +244,24 @@ def test_what_was_applied_is_passed_over(tmp_path: Path) -> None:
     assert other.next == 0
 
 
+def test_a_mirror_without_room_goes_on_and_is_made_whole_later(tmp_path: Path) -> None:
+    changes = [("append", "events.jsonl", f"{i}\n".encode()) for i in range(4)]
+    text, here = said(changes, tmp_path / "there"), tmp_path / "here"
+    frames = list(Decoder().feed(text))
+    mirror = Mirror(here, "job")
+    assert mirror.apply(frames[0])
+    mirror.save()
+    (here / "events.jsonl").rename(here / "kept")
+    (here / "events.jsonl").symlink_to("/dev/full")
+    assert [mirror.apply(frame) for frame in frames[1:3]] == [True, True]
+    assert "No space left on device" in mirror.trouble
+    (here / "kept").replace(here / "events.jsonl")
+    mirror.apply(frames[3])
+    mirror.save()
+    follow(text, 100, Mirror(here, "job"))
+    assert contents(here) == contents(tmp_path / "there")
+
+
 def test_two_followers_at_once_write_the_same(tmp_path: Path) -> None:
     changes = [("append", "events.jsonl", f"{i}\n".encode()) for i in range(5)]
     text = said(changes, tmp_path / "there")

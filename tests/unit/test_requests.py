@@ -113,7 +113,7 @@ def in_utc(value: Any) -> Any:
         return {key: in_utc(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [in_utc(inner) for inner in value]
-    if isinstance(value, str) and value.startswith("2026-"):
+    if isinstance(value, str) and value.startswith("2099-"):
         return datetime.fromisoformat(value).astimezone(UTC).isoformat()
     return value
 
