@@ -9,7 +9,6 @@ secrets, and are written whole.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import locks
 from launcher.errors import ConfigError
 
 MACHINE = "LAUNCHER_MACHINE"
@@ -120,16 +120,7 @@ def lock(
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigError(f"no folder for records ($LAUNCHER_HOME): {error}") from error
-    deadline = time.monotonic() + wait
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise ConfigError(what) from None
-                pause(0.05)
+    with locks.held(path, ConfigError(what), wait, pause):
         yield
 
 

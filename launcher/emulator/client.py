@@ -13,13 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from launcher import locks
 from launcher.errors import ConfigError, ProvisioningError
 
 CONTROL = "/launcher.emulator.Control"
@@ -133,7 +134,8 @@ def ensure_running(state_dir: Path, *, options: Sequence[str] = (), timeout: flo
     deadline = time.monotonic() + timeout
     state_dir = make_state_dir(state_dir)
     started: subprocess.Popen[bytes] | None = None
-    with _start_lock(state_dir / "start.lock", deadline):
+    starts = state_dir / "start.lock"
+    with locks.held(starts, ProvisioningError(f"{starts} is held by another process"), timeout):
         while time.monotonic() < deadline:
             alive = is_alive(state_dir)
             if alive and (endpoint := read_endpoint(state_dir)):
@@ -195,20 +197,6 @@ def control(endpoint: str, command: Mapping[str, Any]) -> dict[str, Any]:
     if "error" in answer:
         raise ConfigError(str(answer["error"]).removeprefix("  • "))
     return dict(answer)
-
-
-@contextlib.contextmanager
-def _start_lock(path: Path, deadline: float) -> Iterator[None]:
-    with path.open("ab") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ProvisioningError(f"{path} is held by another process") from None
-                time.sleep(POLL)
-        yield
 
 
 def _start(state_dir: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:

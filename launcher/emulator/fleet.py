@@ -15,11 +15,10 @@ The nodes of a queued resource are made by `queue`, and told to it whenever they
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from grpc import StatusCode
 
@@ -37,6 +36,7 @@ from launcher.emulator.api_errors import (
     wrong_state,
 )
 from launcher.emulator.checks import check_fields, check_new_node
+from launcher.emulator.deeds import Work, act_later, rest
 from launcher.emulator.faults import FAULTS, Target
 from launcher.emulator.host import Host
 from launcher.emulator.ledger import Ledger
@@ -47,9 +47,8 @@ from launcher.emulator.queued_resources import Queue
 from launcher.emulator.quota import Quota
 from launcher.emulator.rules import Rule, Rules
 from launcher.emulator.wire import NO_EXTRAS, Extras, Health, State, SymptomType, v2
-from launcher.errors import ConfigError, LauncherError
+from launcher.errors import ConfigError
 
-Work = Coroutine[Any, Any, None]
 Change = Callable[[EmulatedNode, Operation], Work]
 UPDATABLE = frozenset(
     {"description", "tags", "labels", "metadata", "network_config.enable_external_ips"}
@@ -135,7 +134,7 @@ class Fleet:
         for host in node.hosts:
             await host.metadata.start()
         self._boot(node)
-        await self._pause("slow-create", node)
+        await rest(self._strike("slow-create", node))
         self._ready(node, operation)
 
     async def _fail(
@@ -154,8 +153,7 @@ class Fleet:
         worker = host.identity.worker
         if self._strike("never-boots", node, worker=worker):
             return
-        if rule := self._strike("slow-boot", node, worker=worker):
-            await asyncio.sleep(rule.seconds)
+        await rest(self._strike("slow-boot", node, worker=worker))
         host.boot(node.script)
 
     def _ready(self, node: EmulatedNode, operation: Operation | None = None) -> None:
@@ -167,7 +165,7 @@ class Fleet:
             shown.health = Health.HEALTH_UNSPECIFIED  # comes with the next get
             operation.succeed(shown, node.extras)
         for rule in self._struck(node):
-            node.spawn(self._act_later(node, rule))
+            node.spawn(act_later(self.rules, rule, node.name, partial(self.act, node, rule)))
 
     def _struck(self, node: EmulatedNode) -> Iterator[Rule]:
         """The rules that strike a node which has become READY: one of a fault, or one a host."""
@@ -177,15 +175,6 @@ class Fleet:
             for worker in workers.get(fault.target, ()):
                 if rule := self._strike(name, node, worker=worker):
                     yield rule
-
-    async def _act_later(self, node: EmulatedNode, rule: Rule) -> None:
-        await asyncio.sleep(rule.after)
-        if rule not in self.rules:
-            return
-        try:
-            await self.act(node, rule)
-        except (ApiError, LauncherError) as error:  # another change came first
-            print(f"emulator: {rule.fault} of {node.name}: {error}", file=sys.stderr, flush=True)
 
     def act(self, node: EmulatedNode, rule: Rule) -> Work:
         """What the rule's fault does to a node: checked by the call, done by the coroutine.
@@ -201,7 +190,7 @@ class Fleet:
         return self._begin(node, "delete", self._delete, State.DELETING)
 
     async def _delete(self, node: EmulatedNode, operation: Operation) -> None:
-        await self._pause("slow-delete", node)
+        await rest(self._strike("slow-delete", node))
         await self._remove(node, "deleted")
         operation.succeed()
 
@@ -361,10 +350,6 @@ class Fleet:
                 worker_id=node.host(rule.worker).identity.instance,
             )
         )
-
-    async def _pause(self, fault: str, node: EmulatedNode) -> None:
-        if rule := self._strike(fault, node):
-            await asyncio.sleep(rule.seconds)
 
     def _refuse_if_deleting(self, node: EmulatedNode) -> None:
         if node.message.state == State.DELETING:

@@ -13,8 +13,8 @@ boots and of capacity strike a VM only by rules that name it: those of a whole r
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,12 @@ from launcher.emulator.compute_checks import (
 )
 from launcher.emulator.compute_names import changed, missing, not_ready, taken
 from launcher.emulator.compute_operations import ComputeOperation, ComputeOperations
+from launcher.emulator.deeds import Work, act_later, rest
 from launcher.emulator.ledger import Ledger
 from launcher.emulator.rules import Rule, Rules
 from launcher.emulator.vm import Vm
-from launcher.errors import ConfigError, LauncherError
+from launcher.errors import ConfigError
 
-Work = Coroutine[Any, Any, None]
 Change = Callable[[Vm, ComputeOperation], Work]
 _CHANGED = ApiError(StatusCode.ABORTED, "another change of the instance ended this operation")
 
@@ -92,21 +92,19 @@ class Instances:
         operation.fail(error)
 
     async def _run(self, vm: Vm, operation: ComputeOperation) -> None:
-        if rule := self._strike("slow-create", vm):
-            await asyncio.sleep(rule.seconds)
+        await rest(self._strike("slow-create", vm))
         vm.become("STAGING")
         await vm.stage()
         vm.become("RUNNING")
         vm.spawn(self._boot(vm))
         operation.succeed()
         if rule := self._strike("kill-vm", vm, named=False):
-            vm.spawn(self._act_later(vm, rule))
+            vm.spawn(act_later(self._rules, rule, vm.name, partial(self.act, vm, rule)))
 
     async def _boot(self, vm: Vm) -> None:
         if self._strike("never-boots", vm):
             return
-        if rule := self._strike("slow-boot", vm):
-            await asyncio.sleep(rule.seconds)
+        await rest(self._strike("slow-boot", vm))
         vm.boot()
 
     def delete(self, name: str) -> ComputeOperation:
@@ -114,8 +112,7 @@ class Instances:
         return self._begin(self._idle(name), "delete", self._delete, "STOPPING")
 
     async def _delete(self, vm: Vm, operation: ComputeOperation) -> None:
-        if rule := self._strike("slow-delete", vm):
-            await asyncio.sleep(rule.seconds)
+        await rest(self._strike("slow-delete", vm))
         await self._remove(vm, "deleted")
         operation.succeed()
 
@@ -178,15 +175,6 @@ class Instances:
         if vm.deleting or vm.status != "RUNNING":
             raise ConfigError(f"{rule.fault}: the VM {vm.vm_id} is {vm.status}, not RUNNING")
         return _ACTS[rule.fault](self, vm, rule)
-
-    async def _act_later(self, vm: Vm, rule: Rule) -> None:
-        await asyncio.sleep(rule.after)
-        if rule not in self._rules:
-            return
-        try:
-            await self.act(vm, rule)
-        except (ApiError, LauncherError) as error:  # another change came first
-            print(f"emulator: {rule.fault} of {vm.name}: {error}", file=sys.stderr, flush=True)
 
     async def crash(self, vm: Vm, seconds: float) -> None:
         """Its machine fails: all processes end, and after the repair the VM boots again."""

@@ -19,6 +19,7 @@ from launcher.emulator import guest
 from launcher.emulator.api_errors import ApiError, bad_field, bad_request
 from launcher.emulator.changing import Changing
 from launcher.emulator.checks import check_new_node
+from launcher.emulator.faults import QUEUED_STATES
 from launcher.emulator.ledger import GONE, Ledger
 from launcher.emulator.names import Place
 from launcher.emulator.node import filled
@@ -33,16 +34,8 @@ USER, SERVICE = Initiator.USER, Initiator.SERVICE
 # The field of state_data that goes with each state; the waiting one has none.
 _DATA: Mapping[int, str] = {
     QueuedState[name]: f"{name.lower()}_data"
-    for name in (
-        "CREATING",
-        "ACCEPTED",
-        "PROVISIONING",
-        "FAILED",
-        "DELETING",
-        "ACTIVE",
-        "SUSPENDING",
-        "SUSPENDED",
-    )
+    for name in QUEUED_STATES
+    if name != "WAITING_FOR_RESOURCES"
 }
 
 

@@ -15,10 +15,10 @@ READY. A preempted node stays until it or the queued resource is deleted.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.emulator import guest
@@ -32,6 +32,7 @@ from launcher.emulator.api_errors import (
     not_found,
     wrong_state,
 )
+from launcher.emulator.deeds import Work, act_later, rest
 from launcher.emulator.faults import FAULTS, Target
 from launcher.emulator.names import Place, split
 from launcher.emulator.node import EmulatedNode, Membership
@@ -39,14 +40,10 @@ from launcher.emulator.operations import Operation
 from launcher.emulator.queued import SERVICE, USER, PlannedNode, QueuedResource, plan
 from launcher.emulator.rules import Rule
 from launcher.emulator.wire import NO_EXTRAS, Extras, QueuedState, State, v2
-from launcher.errors import ConfigError, LauncherError
+from launcher.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from launcher.emulator.fleet import Fleet
-
-    Work = Coroutine[Any, Any, None]
 
 CAPACITY_POLL = 0.05
 """Seconds after which it is asked again whether there is capacity."""
@@ -128,7 +125,8 @@ class Queue:
             return
         resource.become(QueuedState.ACTIVE)
         for rule in self._struck(resource):
-            resource.spawn(self._act_later(resource, rule))
+            deed = partial(self.act, resource, rule)
+            resource.spawn(act_later(self._fleet.rules, rule, resource.name, deed))
         await self._serve(resource)
 
     async def _wait_in_line(self, resource: QueuedResource) -> None:
@@ -137,7 +135,7 @@ class Queue:
             async with asyncio.timeout(_seconds_until(window.until)):
                 await asyncio.sleep(_seconds_until(window.after) or 0)
                 resource.become(QueuedState.WAITING_FOR_RESOURCES)
-                await self._pause("queue-wait", resource)
+                await rest(self._strike("queue-wait", resource))
                 while self._strike("stockout", resource):
                     await asyncio.sleep(CAPACITY_POLL)
         except TimeoutError:
@@ -269,7 +267,7 @@ class Queue:
         return self._begin(resource, "delete", self._delete, QueuedState.DELETING)
 
     async def _delete(self, resource: QueuedResource, operation: Operation) -> None:
-        await self._pause("slow-delete", resource)
+        await rest(self._strike("slow-delete", resource))
         await self._discard(resource, "deleted")
         self._remove(resource, "deleted")
         operation.succeed(resource.message, resource.extras)
@@ -343,24 +341,11 @@ class Queue:
             if struck and (rule := self._strike(name, resource)):
                 yield rule
 
-    async def _act_later(self, resource: QueuedResource, rule: Rule) -> None:
-        await asyncio.sleep(rule.after)
-        if rule not in self._fleet.rules:
-            return
-        try:
-            await self.act(resource, rule)
-        except (ApiError, LauncherError) as error:  # another change came first
-            print(f"emulator: {rule.fault} of {resource.name}: {error}", file=sys.stderr)
-
     def _strike(self, fault: str, resource: QueuedResource, method: str = "") -> Rule | None:
         own, *nodes = resource.ids
         return self._fleet.rules.strike(
             fault, node=own, also=nodes, zone=resource.place.zone, method=method, states=_STATES
         )
-
-    async def _pause(self, fault: str, resource: QueuedResource) -> None:
-        if rule := self._strike(fault, resource):
-            await asyncio.sleep(rule.seconds)
 
     def close(self) -> None:
         """Ends everything, at the end of the emulator; the nodes are for the fleet to end."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from launcher import locks
 from launcher.emulator import (
     api_alpha,
     api_catalog,
@@ -91,17 +90,9 @@ def serve(settings: Settings) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[float]:
     """Holds the lock; gives the time of the last heartbeat of whoever held it before."""
-    deadline = time.monotonic() + LOCK_PATIENCE
-    with path.open("ab") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ProvisioningError(f"an emulator runs in {path.parent} already") from None
-                time.sleep(0.01)
-        yield os.fstat(lock.fileno()).st_mtime
+    busy = ProvisioningError(f"an emulator runs in {path.parent} already")
+    with locks.held(path, busy, LOCK_PATIENCE) as lock:
+        yield os.fstat(lock).st_mtime
 
 
 def _sweep(nodes: Path) -> None:

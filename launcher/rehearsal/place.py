@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ class Place:
         """What the launcher said."""
         return self.folder / "screen.log"
 
+    def processes(self) -> list[Any]:
+        return holders(self.home, self.temp)
+
     def record(self) -> dict[str, Any]:
         """What the launcher has on record for the run; empty when nothing is up."""
         return registry.read_json(self.home / "runs" / f"{self.name}.json") or {}
@@ -58,7 +61,7 @@ def opened(rehearsal: Path, name: str) -> Iterator[Place]:
     try:
         yield place
     finally:
-        for process in processes(place):
+        for process in place.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
         shutil.rmtree(temp, ignore_errors=True)
@@ -101,19 +104,19 @@ def leaks(place: Place, endpoint: str) -> list[str]:
 
 def remains(place: Place) -> list[str]:
     """What is still there when the emulator has had its time to end: processes, temp folders."""
-    wait_until(lambda: not processes(place))
-    found = [f"process {each.pid} ({command(each)})" for each in processes(place)]
+    wait_until(lambda: not place.processes())
+    found = [f"process {each.pid} ({command(each)})" for each in place.processes()]
     return [*found, *(str(path) for path in place.temp.iterdir())]
 
 
-def processes(place: Place) -> list[Any]:
-    """Every process that has the place in its environment, whatever it has become."""
+def holders(*folders: Path) -> list[Any]:
+    """Every process that has one of the folders in its environment, whatever it has become."""
     import psutil
 
-    return [process for process in psutil.process_iter() if belongs(process, place)]
+    return [process for process in psutil.process_iter() if knows(process, folders)]
 
 
-def belongs(process: Any, place: Place) -> bool:
+def knows(process: Any, folders: Sequence[Path]) -> bool:
     import psutil
 
     try:
@@ -122,7 +125,7 @@ def belongs(process: Any, place: Place) -> bool:
         values = process.environ().values()
     except psutil.Error:
         return False
-    return any(str(place.home) in value or str(place.temp) in value for value in values)
+    return any(str(folder) in value for value in values for folder in folders)
 
 
 def command(process: Any) -> str:

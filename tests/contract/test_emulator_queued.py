@@ -679,7 +679,8 @@ def test_v2alpha1_nodes(queue: Queue) -> None:
         queue.alpha.get_node(name=got.name)
 
 
-def test_v2alpha1_queued_resources(queue: Queue) -> None:
+def alpha_request(request_id: str) -> dict[str, Any]:
+    """For two slices and a node alone, from a reservation."""
     params = {"node_count": 2, "workload_type": 1}
     many = {"parent": ZONE, "multi_node_params": params, "node": node_body()}
     resource = tpu_v2alpha1.QueuedResource(
@@ -687,12 +688,15 @@ def test_v2alpha1_queued_resources(queue: Queue) -> None:
         guaranteed={"reserved": True},
         reservation_name=f"{ZONE}/reservations/-",
     )
-    request = {
-        "parent": ZONE,
-        "queued_resource_id": "al",
-        "queued_resource": resource,
-        "request_id": "a",
-    }
+    call = {"parent": ZONE, "queued_resource_id": "al", "request_id": request_id}
+    return {**call, "queued_resource": resource}
+
+
+AL = f"{ZONE}/queuedResources/al"
+
+
+def test_v2alpha1_queued_resources(queue: Queue) -> None:
+    request = alpha_request("a")
     operation = queue.alpha.create_queued_resource(request=request)
     same = queue.alpha.create_queued_resource(request=request)
     assert same.operation.name == operation.operation.name
@@ -710,18 +714,26 @@ def test_v2alpha1_queued_resources(queue: Queue) -> None:
     node = queue.alpha.get_node(name=f"{ZONE}/nodes/al-1")
     assert (node.multislice_node, node.scheduling_config.reserved) == (True, True)
     assert node.queued_resource == got.name
+    queue.dropped("al")
+
+
+def test_v2alpha1_resets_and_deletes(queue: Queue) -> None:
+    queue.alpha.create_queued_resource(request=alpha_request(""))
+    queue.reach("al", Queued.ACTIVE)
     queue.fault("suspend", "al")
-    reset = queue.alpha.reset_queued_resource(name=got.name)
+    reset = queue.alpha.reset_queued_resource(name=AL)
     assert isinstance(queue.finish(reset), tpu_v2alpha1.QueuedResource)
     queue.reach("al", Queued.ACTIVE)
     with pytest.raises(exceptions.FailedPrecondition):
-        queue.alpha.delete_queued_resource(name=got.name)
-    request = {"name": got.name, "force": True, "request_id": "b"}
+        queue.alpha.delete_queued_resource(name=AL)
+    request = {"name": AL, "force": True, "request_id": "b"}
     deletion = queue.alpha.delete_queued_resource(request=request)
     assert isinstance(queue.finish(deletion), tpu_v2alpha1.QueuedResource)
     again = queue.alpha.delete_queued_resource(request=request)
     assert again.operation.name == deletion.operation.name
 
+
+def test_v2alpha1_has_preemptible_nodes(queue: Queue) -> None:
     preemptible = tpu_v2alpha1.QueuedResource(
         tpu={"node_spec": [alpha_spec("al-n")]}, best_effort={}
     )
@@ -729,7 +741,7 @@ def test_v2alpha1_queued_resources(queue: Queue) -> None:
         parent=ZONE, queued_resource_id="al", queued_resource=preemptible
     )
     queue.reach("al", Queued.ACTIVE)
-    assert "best_effort" in queue.alpha.get_queued_resource(name=got.name)
+    assert "best_effort" in queue.alpha.get_queued_resource(name=AL)
     assert queue.get("al-n").scheduling_config.preemptible
     queue.dropped("al")
 
@@ -739,7 +751,7 @@ def rest_spec(node_id: str, **node: Any) -> dict[str, Any]:
     return {"parent": ZONE, "nodeId": node_id, "node": body}
 
 
-def test_rest(queue: Queue) -> None:
+def test_rest_nodes(queue: Queue) -> None:
     body = {"acceleratorType": "v6e-1", "runtimeVersion": VERSION, "labels": {"k": "v"}}
     body["schedulingConfig"] = {"provisioningModel": "SPOT"}
     status, operation = queue.http("POST", "nodes?nodeId=re-n&requestId=r-1", body)
@@ -760,6 +772,8 @@ def test_rest(queue: Queue) -> None:
     wait_for(lambda: queue.http("GET", "nodes/re-n")[0] == 404)
     assert queue.http("GET", "nodes") == (200, {})
 
+
+def test_rest_queued_resources(queue: Queue) -> None:
     resource = {"tpu": {"nodeSpec": [rest_spec("re-n")]}, "spot": {}}
     create = "queuedResources?queuedResourceId=re"
     assert queue.http("POST", create, resource)[0] == 200

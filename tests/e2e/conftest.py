@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from launcher.rehearsal.place import holders
+
 LAUNCHER = [sys.executable, "-m", "launcher"]
 ROOT = Path(__file__).parents[2]
 LEAVE_SECONDS = 15.0  # for what ends by itself, such as an emulator that is empty
@@ -99,17 +101,7 @@ class Place:
             time.sleep(0.02)
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that has this place in its environment, whatever it has become."""
-        return [process for process in psutil.process_iter() if self.owns(process)]
-
-    def owns(self, process: psutil.Process) -> bool:
-        try:
-            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                return False
-            values = process.environ().values()
-        except psutil.Error:
-            return False
-        return any(str(self.home) in value or str(self.temp) in value for value in values)
+        return holders(self.home, self.temp)
 
     def assert_clean(self) -> None:
         """No process, temp folder, record or billed node of this place is left."""
