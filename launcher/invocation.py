@@ -32,6 +32,10 @@ def ids(plan: Plan) -> list[str]:
     return sorted({id for request in asked for id in (request.id, *request.nodes)})
 
 
+def going_on(name: str) -> str:
+    return f"run {name} is going on in another process; choose another name="
+
+
 @contextlib.contextmanager
 def session(spec: Spec, plan: Plan) -> Iterator[Session]:
     """Hold the run's lock, open its folder, heed signals."""
@@ -42,7 +46,7 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
     from launcher.screen import Screen
     from launcher.session import LazyProvider, Session
 
-    taken = f"run {spec.name} is going on in another process; choose another name="
+    taken = going_on(spec.name)
     path = runs_folder() / spec.name
     with registry.lock(f"run-{spec.name}", taken), run_folder(path) as folder:
         screen = Screen()

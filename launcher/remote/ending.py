@@ -37,7 +37,7 @@ def end(
                 take_down(jobs, record, pause)
     except ClusterError as error:
         first = str(error).splitlines()[0]
-        if record["resources"] or vanished(record):
+        if record["resources"] or vanished(record) or is_new(record):
             tell(f"{name}: {first}; its slices are deleted from here")
             delete_from_here(record, pause)
         elif for_good and not record["remote"].get("vm"):
@@ -49,6 +49,14 @@ def end(
             delete_from_here(record, pause)
     registry.forget(name)
     tell(f"{name}: nothing is left")
+
+
+def is_new(record: Record) -> bool:
+    """Whether its VM has yet to come up for the first time: no job can have been submitted."""
+    from launcher.remote import vm
+
+    found = vm.find(record["remote"].get("vm") or "")
+    return found is not None and not found.address
 
 
 def stopped(jobs: Jobs, record: Record, pause: Pause) -> End | None:

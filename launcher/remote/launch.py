@@ -21,7 +21,15 @@ from launcher.remote import package, sites
 from launcher.remote.ending import delete_from_here, end
 from launcher.remote.follow import End, Lost
 from launcher.remote.package import Job
-from launcher.remote.standing import Record, caught_up, follower, provider_of, reached, settle
+from launcher.remote.standing import (
+    Record,
+    caught_up,
+    follower,
+    provider_of,
+    reached,
+    settle,
+    vanished,
+)
 from launcher.requests import Identity
 from launcher.screen import Screen
 from launcher.session import Session
@@ -75,17 +83,25 @@ def anchored(spec: Spec) -> Spec:
 
 
 def goes_on(name: str) -> bool:
-    """Whether a job of this run is under way. Raises ConfigError when the run is a local one."""
+    """Whether a job of this run is under way. Raises ConfigError when the run is a local one, or
+    is just being launched by another process.
+    """
     record = registry.record(name)
     if record is None:
         return False
     if not record.get("remote"):
         raise ConfigError(slices.taken(name, "with its Ray head on this machine"))
+    if registry.is_alive(record["supervisor"]):
+        raise ConfigError(invocation.going_on(name))
     try:
         return caught_up(record) is None
     except Lost:
         return False
     except ClusterError as error:
+        if slice_is_lost(record) or vanished(record):
+            print(f"{name} has lost its coordinator, and begins anew", file=sys.stderr)
+            delete_from_here(record)
+            return False
         hint = f"`python -m launcher down {name}` forgets the run"
         raise ClusterError(f"{error}\n{name} may go on there; {hint}") from error
 

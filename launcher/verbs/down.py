@@ -22,7 +22,7 @@ def down(arguments: Arguments) -> int:
         raise ConfigError("down needs a name, or --all; `python -m launcher status` lists them")
     vms = coordinator_names()
     require_known(set(names) - vms)
-    runs = [name for name in names if name not in vms]
+    runs = [name for name in names if name not in vms or registry.record(name)]
     with interruptible() as pause:
         each(runs, partial(end, tell=print, pause=pause, for_good=True))
         released = release_coordinators(None if "--all" in arguments.flags else names, pause)

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from launcher.remote import vm
 from launcher.remote.launch import STEADY_SECONDS
+from launcher.remote.standing import provider_of
 from tests.e2e.conftest import Place
 
 pytestmark = pytest.mark.e2e
@@ -78,12 +80,12 @@ def test_a_run_outlives_its_launcher_and_its_vm_serves_the_next_run(place: Place
     assert [p for p in files if p.is_file() and secret.encode() in p.read_bytes()] == []
 
     assert len(ledger(place)) == 1, "the VM stays for the next run"
-    (vm,) = (place.home / "coordinators").glob("*.json")
-    began = vm.read_text()
+    (record,) = (place.home / "coordinators").glob("*.json")
+    began = record.read_text()
     shown = place.run(*ON_VM, "workload=basic", "name=two")
     assert "sum over all chips 10" in shown
     assert "making" not in shown
-    assert json.loads(vm.read_text())["address"] == json.loads(began)["address"]
+    assert json.loads(record.read_text())["address"] == json.loads(began)["address"]
 
     place.run("down", "two")
     assert ledger(place) == []
@@ -119,8 +121,8 @@ def test_a_run_that_has_lost_its_coordinator(place: Place) -> None:
     place.wait_for_output("orphan", "has begun")
     launcher.send_signal(signal.SIGKILL)
     launcher.wait()
-    (vm,) = (place.home / "coordinators").glob("*.json")
-    name = json.loads(vm.read_text())["name"]
+    (record,) = (place.home / "coordinators").glob("*.json")
+    name = json.loads(record.read_text())["name"]
     place.emulator("fault", "kill-vm", name)  # it boots again, and knows no jobs
     gate.touch()
     deadline = 60
@@ -187,6 +189,94 @@ def test_a_launch_under_way_is_left_alone_by_gc_and_ended_by_cancel(
     assert "early: nothing is left" in place.run(verb, "early")
     assert launcher.wait(60) == 130
     assert not (place.home / "runs" / "early.json").exists()
+    place.assert_clean()
+
+
+@pytest.mark.parametrize(("coordinator", "rule"), [("host0", SLOW), ("vm", SLOW_VM)])
+@pytest.mark.parametrize("mend", [("down", "early"), ("gc", "--yes")])
+def test_what_a_killed_launch_has_begun_is_removed(
+    place: Place, coordinator: str, rule: str, mend: tuple[str, str]
+) -> None:
+    words, _ = patient(place, "early")
+    where = f"cluster.coordinator={coordinator}"
+    launcher = place.start("cluster=v6e-4", "mode=jax", where, *words, rule)
+    wait_until(lambda: exists(place))
+    launcher.kill()
+    launcher.wait()
+    place.run(*mend)
+    if mend[0] == "gc":
+        assert [name for name in ledger(place) if "/instances/" not in name] == []
+        assert not (place.home / "runs" / "early.json").exists()
+        place.run("down", "--all")
+    place.assert_clean()
+
+
+def test_a_vm_and_a_run_may_have_one_name_and_two_launches_may_not(place: Place) -> None:
+    words, _ = patient(place, "same")
+    on_vm = (*ON_VM, "cluster.vm.name=same", *words)
+    launcher = place.start(*on_vm, SLOW_VM.replace("launcher-*", "same"))
+    wait_until(lambda: exists(place))
+    assert "going on in another process" in place.run(*on_vm, expect=2)
+    assert launcher.poll() is None
+    shown = place.run("down", "same")
+    assert "same: nothing is left" in shown
+    assert "VM same" in shown
+    assert "is deleted" in shown
+    assert launcher.wait(60) == 130
+    place.assert_clean()
+
+
+@pytest.mark.parametrize("coordinator", ["host0", "vm"])
+def test_the_same_command_begins_anew_when_coordinator_and_launcher_are_gone(
+    place: Place, coordinator: str
+) -> None:
+    words, gate = patient(place, "both")
+    command = ("cluster=v6e-4", "mode=jax", f"cluster.coordinator={coordinator}", *words)
+    launcher = place.start(*command)
+    place.wait_for_output("both", "has begun")
+    launcher.kill()
+    launcher.wait()
+    if coordinator == "host0":
+        place.emulator("fault", "preempt", "both-s0")
+    else:
+        delete_vm(place)
+    gate.touch()
+    assert "has lost its coordinator, and begins anew" in place.run(*command)
+    assert place.result("both")["status"] == "succeeded"
+    place.run("down", "--all")
+    place.assert_clean()
+
+
+def delete_vm(place: Place) -> None:
+    """As by the console, without a word to the launcher."""
+    (path,) = (place.home / "coordinators").glob("*.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAUNCHER_HOME", str(place.home))
+        found = vm.find(path.stem)
+        assert found is not None
+        with provider_of({"provider": found.provider}) as provider:
+            provider.get()
+            vm.deleted(vm.Instances(found), time.sleep)
+
+
+MOMENTS = 12
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("coordinator", ["host0", "vm"])
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_killed_at_any_moment(place: Place, coordinator: str, moment: int) -> None:
+    """From the first second of a launch to the last of its run, which takes about 24."""
+    words, gate = patient(place, "k")
+    gate.touch()
+    command = ("cluster=v6e-4", "mode=jax", f"cluster.coordinator={coordinator}", *words)
+    launcher = place.start(*command)
+    time.sleep(24 * (moment + 0.5) / MOMENTS)
+    launcher.kill()
+    launcher.wait()
+    place.run(*command)
+    assert place.result("k")["status"] == "succeeded"
+    place.run("down", "--all")
     place.assert_clean()
 
 
