@@ -28,6 +28,7 @@ from launcher.codec import from_json, to_json
 from launcher.compose import compose
 from launcher.errors import (
     ClusterError,
+    Interrupted,
     LauncherError,
     PreemptionBudgetSpent,
     ProvisioningError,
@@ -43,6 +44,7 @@ from launcher.remote.package import Job
 from launcher.remote.vm import Vm
 from launcher.requests import Identity
 from launcher.spec import Offer, Spec
+from launcher.verbs import gc
 
 SECRET = "hunter2-é\ud800"
 
@@ -521,6 +523,32 @@ def test_a_slice_that_took_its_supervisor_along_is_charged_until_there_is_progre
     with pytest.raises(PreemptionBudgetSpent, match=r"gone: 2 preemptions, retry.max_.* is 1"):
         launch.charge(run, Lost("gone"))
     assert registry.record("one") is None
+
+
+def test_what_another_command_has_ended_does_not_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cancel` deletes a slice that a launcher follows: it is not lost to a preemption."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    remote = {"url": "http://127.0.0.1:9", "token_path": None, "submitted": True, "ending": True}
+    run = spec(tmp_path)
+    for record in (None, {"name": "one", "folder": str(tmp_path), "remote": remote}):
+        if record:
+            registry.write_record("one", record)
+        with pytest.raises(Interrupted, match="one was ended by another command"):
+            launch.charge(run, Lost("gone"))
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_launch_under_way_is_not_for_gc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: bool
+) -> None:
+    """Before its coordinator's VM is on record."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    remote = {"vm": "launcher-me-01234567", "job": "one-0", "submitted": False}
+    supervisor = registry.this_process() if alive else {"pid": 2**22 + 1, "started": 0.0}
+    record = {"name": "one", "remote": remote, "resources": [], "supervisor": supervisor}
+    assert gc.is_dead(record) is not alive
 
 
 @pytest.mark.parametrize(
