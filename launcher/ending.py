@@ -6,7 +6,8 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from launcher import registry
 from launcher.providers import Pause
@@ -30,15 +31,22 @@ def end(name: str, tell: Tell, pause: Pause = time.sleep, *, for_good: bool = Fa
     late = f"{name} did not stop in {CANCEL_SECONDS:g} s"
     with registry.lock(f"run-{name}", late, CANCEL_SECONDS, pause):
         record = registry.record(name)
-        if record is None or not record.get("remote"):
-            clear(name, tell, pause)
-            return
+        remove(name, record, tell, pause, for_good=for_good)
+
+
+def remove(
+    name: str, record: Mapping[str, Any] | None, tell: Tell, pause: Pause, *, for_good: bool
+) -> None:
+    """What is left of a run whose lock is held, wherever it is supervised."""
+    if record is None or not record.get("remote"):
+        clear(name, tell, pause)
+        return
     from launcher.remote import ending
 
     ending.end(name, record, tell, pause, for_good=for_good)
 
 
-def clear(name: str, tell: Tell, pause: Pause = time.sleep) -> None:
+def clear(name: str, tell: Tell, pause: Pause) -> None:
     """Remove what is left of a run whose lock is held."""
     from launcher import removal
     from launcher.session import LazyProvider

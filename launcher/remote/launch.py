@@ -94,7 +94,7 @@ def goes_on(name: str) -> bool:
     if registry.is_alive(record["supervisor"]):
         raise ConfigError(invocation.going_on(name))
     try:
-        return caught_up(record) is None
+        follows = caught_up(record) is None
     except Lost:
         return False
     except ClusterError as error:
@@ -104,6 +104,9 @@ def goes_on(name: str) -> bool:
             return False
         hint = f"`python -m launcher down {name}` forgets the run"
         raise ClusterError(f"{error}\n{name} may go on there; {hint}") from error
+    if follows:  # also one that a command has tried to end
+        registry.update(name, remote={**record["remote"], "ending": False})
+    return follows
 
 
 def submitted(

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher import prices, registry, removal
 from launcher.accelerators import all_types, lookup
-from launcher.ending import clear
+from launcher.ending import remove
 from launcher.interrupt import interruptible
 from launcher.invocation import owner
 from launcher.providers import KINDS, Listing, Pause, Provider, Resource, find_provider
@@ -63,12 +63,7 @@ def end_dead(name: str, pause: Pause) -> None:
         record = registry.record(name)
         if record and not is_dead(record):
             return
-        if record is None or not record.get("remote"):
-            clear(name, print, pause)
-            return
-        from launcher.remote import ending
-
-        ending.end(name, record, print, pause, for_good=False)
+        remove(name, record, print, pause, for_good=False)
 
 
 def is_dead(record: Mapping[str, Any]) -> bool:
