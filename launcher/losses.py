@@ -7,6 +7,7 @@ does not always read PREEMPTED: skypilot-org/skypilot#1468, #1500), nor is a los
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -46,12 +47,12 @@ class Sign:
     time: float | None = None
     words: str = ""
 
-    @property
-    def order(self) -> tuple[object, ...]:
-        """The sign that tells most, first."""
+    def order(self, fell: Mapping[int, float]) -> tuple[object, ...]:
+        """The sign that tells most, first; else that of the slice which `fell` first."""
         late = self.time is None
+        since = fell.get(self.slice, math.inf) if self.time is None else self.time
         place = self.place or (self.slice, -1)
-        return self.meaning.rank, late, self.time or 0.0, place, self.words, self.meaning.phrase
+        return self.meaning.rank, late, since, place, self.words, self.meaning.phrase
 
     def __str__(self) -> str:
         subject = f"slice {self.slice}" if self.place is None else "s{} h{}".format(*self.place)
@@ -59,9 +60,9 @@ class Sign:
 
 
 _TAKEN = Meaning(Outcome.PREEMPTED, 0, "is ", orderly=True)
-_MAINTAINED = Meaning(Outcome.MAINTENANCE, 1, "is ", orderly=True)
-_REMOVED = Meaning(Outcome.PREEMPTED, 2, "is ")
-_BROKEN = Meaning(Outcome.HOST_LOST, 3, "is ")
+_MAINTAINED = Meaning(Outcome.MAINTENANCE, 2, "is ", orderly=True)
+_REMOVED = Meaning(Outcome.PREEMPTED, 3, "is ")
+_BROKEN = Meaning(Outcome.HOST_LOST, 5, "is ")
 
 # Other words (READY, CREATING, STARTING, RESTARTING, UNKNOWN, those of tomorrow) are no sign: hosts
 # that run may well be ahead of the API.
@@ -80,29 +81,34 @@ NODE_WORDS: Mapping[str, Meaning] = {
 HEALTH_WORDS: Mapping[str, Meaning] = {
     "UNHEALTHY_MAINTENANCE": dataclasses.replace(_MAINTAINED, orderly=False, firm=False),
 }
-_SUSPENDED = Meaning(Outcome.PREEMPTED, 0, "is lost, its queued resource is ", orderly=True)
+# Of all its slices alike: the word of one node tells more.
+_SUSPENDED = Meaning(Outcome.PREEMPTED, 1, "is lost, its queued resource is ", orderly=True)
 QUEUED_WORDS: Mapping[str, Meaning] = {
     "SUSPENDING": _SUSPENDED,
     "SUSPENDED": _SUSPENDED,
-    "FAILED": dataclasses.replace(_SUSPENDED, rank=2, orderly=False),
-    "DELETING": dataclasses.replace(_SUSPENDED, rank=2, orderly=False),
+    "FAILED": dataclasses.replace(_SUSPENDED, rank=4, orderly=False),
+    "DELETING": dataclasses.replace(_SUSPENDED, rank=4, orderly=False),
 }
 NOTICES: Mapping[Told, Meaning] = {
     Told.PREEMPTED: Meaning(Outcome.PREEMPTED, 0, "had notice that it is preempted", True),
-    Told.MAINTENANCE: Meaning(Outcome.MAINTENANCE, 1, "had notice of maintenance", True, False),
-    Told.SHUTDOWN: Meaning(Outcome.HOST_LOST, 3, "was told by its system to shut down", True),
+    Told.MAINTENANCE: Meaning(Outcome.MAINTENANCE, 2, "had notice of maintenance", True, False),
+    Told.SHUTDOWN: Meaning(Outcome.HOST_LOST, 5, "was told by its system to shut down", True),
 }
-_LOST = Meaning(Outcome.HOST_LOST, 3, "was lost: ")
+_LOST = Meaning(Outcome.HOST_LOST, 5, "was lost: ")
 # A host that only failed to confirm the launcher's own stop.
-_UNCONFIRMED = Meaning(Outcome.HOST_LOST, 4, "was lost: ", firm=False)
+_UNCONFIRMED = Meaning(Outcome.HOST_LOST, 6, "was lost: ", firm=False)
 
 
 def signs(evidence: Evidence) -> list[Sign]:
     """Every sign that can explain how this attempt ended, the most telling first."""
     first = min((e.time for e in evidence.endings if e.code != 0), default=None)
     found = [*_of_api(evidence), *_of_notices(evidence, first), *_of_hosts(evidence)]
-    near = (s for s in found if first is None or s.time is None or s.time <= first + SOON)
-    return sorted(near, key=lambda sign: sign.order)
+    near = [s for s in found if first is None or s.time is None or s.time <= first + SOON]
+    fell: dict[int, float] = {}
+    for sign in near:
+        if sign.time is not None:
+            fell[sign.slice] = min(sign.time, fell.get(sign.slice, math.inf))
+    return sorted(near, key=lambda sign: sign.order(fell))
 
 
 def _of_api(evidence: Evidence) -> Iterator[Sign]:
