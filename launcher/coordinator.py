@@ -36,6 +36,10 @@ OBJECT_STORE_BYTES = 200_000_000
 GIVEN = "LAUNCHER_HEAD"
 
 
+class HeadLost(ClusterError):
+    """The Ray head has ended, or answers nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """A Ray head on this machine. `folder` holds its sockets, so its path is short.
@@ -115,8 +119,26 @@ def start_head(head_id: str, choose_address: Callable[[], str], dashboard: bool)
             stop_head(head)
         head = choose(head_id, choose_address)
         registry.write_json(head_path(head_id), asdict(head))
-        spawn(head, dashboard)
+        spawn(head, dashboard, token_of_this_process() or secrets.token_hex(32))
     return head
+
+
+def renew_head(head: Head, timeout: float, pause: Callable[[float], None]) -> None:
+    """Another head in the place of one that died: its address, ports and token are the same, so
+    that hosts and drivers of the old one find it. Does nothing when somebody else was faster.
+
+    Raises HeadLost for a head that is somebody else's.
+    """
+    if given_head():
+        require_alive(head)
+        return
+    with head_lock(head.id):
+        if answers(head):
+            return
+        token, config = head.token, registry.read_json(Path(head.config)) or {}
+        end_processes(head)
+        spawn(head, bool(config.get("dashboard")), token)
+        wait_for_head(head, timeout, pause)
 
 
 def choose(head_id: str, choose_address: Callable[[], str]) -> Head:
@@ -134,10 +156,10 @@ def token_of_this_process() -> str | None:
     return used if "ray" in sys.modules else None
 
 
-def spawn(head: Head, dashboard: bool) -> None:
+def spawn(head: Head, dashboard: bool, token: str) -> None:
     Path(head.folder).mkdir(mode=0o700)
     head.token_file.touch(0o600)
-    head.token_file.write_text(token_of_this_process() or secrets.token_hex(32))
+    head.token_file.write_text(token)
     config = {
         "node_ip_address": head.address,
         "ports": head.ports,
@@ -179,21 +201,23 @@ def wait_for_head(head: Head, timeout: float, pause: Callable[[float], None]) ->
 
 
 def require_alive(head: Head) -> None:
-    """Raises ClusterError when nothing listens at the head's address any more."""
+    """Raises HeadLost when nothing listens at the head's address any more."""
     try:
         socket.create_connection((head.address, head.ports[-2]), 5).close()
     except OSError as error:
-        raise ClusterError(f"the Ray head at {head.gcs_address} is gone: {error}") from error
+        raise HeadLost(f"the Ray head at {head.gcs_address} is gone: {error}") from error
+
+
+def answers(head: Head) -> bool:
+    with contextlib.suppress(HeadLost):
+        require_alive(head)
+        return True
+    return False
 
 
 def is_up(head: Head) -> bool:
     """Whether the head can be used again."""
-    if not given_head():
-        return bool(processes(head))
-    with contextlib.suppress(ClusterError):
-        require_alive(head)
-        return True
-    return False
+    return answers(head) if given_head() else bool(processes(head))
 
 
 def processes(head: Head) -> list[psutil.Process]:
@@ -223,6 +247,13 @@ def head_lock(head_id: str) -> contextlib.AbstractContextManager[None]:
 
 def stop_head(head: Head) -> None:
     """End the head and all it started, remove its folder, and forget it."""
+    end_processes(head)
+    head.token_file.unlink(missing_ok=True)
+    head_path(head.id).unlink(missing_ok=True)
+
+
+def end_processes(head: Head) -> None:
+    """End the head and all it started; remove its folder and its log."""
     deadline = time.monotonic() + STOP_SECONDS
     for leader in [p for p in processes(head) if head.config in p.info["cmdline"]]:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
@@ -237,6 +268,4 @@ def stop_head(head: Head) -> None:
                 process.kill()
         time.sleep(0.02)
     shutil.rmtree(head.folder, ignore_errors=True)
-    head.token_file.unlink(missing_ok=True)
     head.log.unlink(missing_ok=True)
-    head_path(head.id).unlink(missing_ok=True)

@@ -8,6 +8,7 @@
     │       └── SliceLost         3    … since the slice was lost before its hosts could be used
     ├── ClusterError              4    hosts did not join, versions differ, dependencies
     │   ├── fanout.HostsLost      4    agents that can be asked no more
+    │   ├── coordinator.HeadLost  4    the Ray head has ended
     │   ├── Superseded            4    another supervisor has taken the attempt over
     │   └── remote.follow.Lost    4    a job that ended without a last word
     ├── WorkloadError             5    the user's program failed

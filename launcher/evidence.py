@@ -114,7 +114,8 @@ class Evidence:
     `node_states` maps a slice to the API's word for the state of its node, `GONE` when it is no
     more; a slice that nobody could ask after is absent. `health` holds the API's health words,
     `created` the nodes' times of creation. `stopped_at`: when the launcher ordered the processes
-    to stop; `window`: how many seconds it then waited for news.
+    to stop; `window`: how many seconds it then waited for news. `head_lost`: how the Ray head was
+    found to be gone.
     """
 
     endings: Sequence[Ending] = ()
@@ -129,6 +130,7 @@ class Evidence:
     cancelled: Cancelled | None = None
     refused: Refusal | None = None
     stopped_at: float | None = None
+    head_lost: str = ""
     window: float = 0.0
     step: int | None = None
     earlier: Sequence[Earlier] = ()

@@ -61,7 +61,7 @@ class Feed:
         failed = ending.code != 0
         if failed:
             self.session.timeline.enter("recovery")
-        if failed and not self.failed:
+        if failed and not self.failed and not ending.collateral:
             grace = f"{self.session.spec.retry.grace:g} s"
             text = f"{ending.member}: {ending.reason}; the others have {grace} to leave"
             self.session.screen.phase("died", text)

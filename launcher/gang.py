@@ -44,13 +44,16 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How an attempt ended, in the terms of `Evidence`. The endings are one for each process."""
+    """How an attempt ended, in the terms of `Evidence`. The endings are one for each process, none
+    when it was stopped for the loss of the Ray head.
+    """
 
     endings: tuple[Ending, ...]
     hosts: tuple[Host, ...]
     notices: tuple[Notice, ...]
     hang: Hang | None
     stopped_at: float | None
+    head_lost: str = ""
 
 
 class Gang:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Collection
 from types import TracebackType
 
 from launcher import coordinator, provision
@@ -48,12 +49,19 @@ class Holding:
         if self._joined is None:
             acquiring = provision.acquired(self._session, stays=self._session.spec.keep)
             self._joined = self._stack.enter_context(acquiring)
-        elif self._broken:
-            self._joined = provision.renew(self._session, self._joined, self._broken)
+        else:
+            self._joined = self._mended(self._joined)
         self._broken = frozenset()
         self._since = time.monotonic()
         self._used = True
         return self._joined
+
+    def _mended(self, joined: Joined) -> Joined:
+        """With a head that is there, and new slices for those that are broken."""
+        broken: Collection[int] = self._broken
+        if joined.states is None and not coordinator.answers(joined.head):
+            joined, broken = provision.with_new_head(self._session, joined, broken)
+        return provision.renew(self._session, joined, broken) if broken else joined
 
     def damaged(self, verdict: Verdict) -> None:
         """Keep in mind what the verdict says must be made anew, and where slices do not live."""
@@ -65,8 +73,8 @@ class Holding:
             Memory().note(joined.choice)
         everything = frozenset(range(len(joined.choice.nodes)))
         self._broken = frozenset(verdict.slices) or everything
-        if joined.states is not None or not coordinator.is_up(joined.head):
-            self._stack.close()  # borrowed, or without a head: from the beginning
+        if joined.states is not None:
+            self._stack.close()  # borrowed: from the beginning
             self._joined = None
 
     def _charge(self) -> None:

@@ -14,6 +14,7 @@ class Outcome(enum.StrEnum):
     PREEMPTED = enum.auto()  # a slice was taken back, or deleted by hand
     MAINTENANCE = enum.auto()
     HOST_LOST = enum.auto()  # a host died or froze while its node is said to be there
+    HEAD_LOST = enum.auto()  # the Ray head died, which none of the user's processes is part of
     BAD_HOST = enum.auto()  # the same machine failed before, or its TPU does not open
     LEFTOVER = enum.auto()  # a process of an earlier attempt or tenant holds the TPU
     STOCKOUT = enum.auto()
@@ -57,6 +58,7 @@ POLICIES: Mapping[Outcome, Policy] = {
     Outcome.PREEMPTED: Policy(Budget.PREEMPTIONS, Repair.SLICES),
     Outcome.MAINTENANCE: Policy(Budget.PREEMPTIONS, Repair.SLICES),
     Outcome.HOST_LOST: Policy(Budget.PREEMPTIONS, Repair.SLICES),
+    Outcome.HEAD_LOST: Policy(Budget.PREEMPTIONS, Repair.PROCESSES),
     Outcome.BAD_HOST: Policy(Budget.PREEMPTIONS, Repair.SLICES),
     Outcome.LEFTOVER: Policy(Budget.PREEMPTIONS, Repair.PROCESSES),
     Outcome.STOCKOUT: Policy(Budget.NONE, Repair.ZONE),

@@ -7,6 +7,7 @@ created and Ray is imported at the same time. What is about to exist is on recor
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,6 +29,7 @@ OWN = ("here", "vm")  # coordinators that make slices; elsewhere a job finds the
 HEAD_SECONDS = 60.0
 JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
 LEAVE = "once more to leave at once; then `python -m launcher gc --yes` deletes what is left"
+FIND_SECONDS = 45.0  # for them to find a new head: Ray starts again on each of them
 LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
 
 
@@ -94,14 +96,30 @@ def adopt(
         return None
     renewed = {"supervisor": registry.this_process(), "folder": str(session.folder.path)}
     registry.write_record(session.spec.name, {**record, **renewed, "stays": stays})
-    late = Deadline(JOIN_AGAIN_SECONDS)
+    hosts = join_again(session, head, choice, JOIN_AGAIN_SECONDS)
+    if hosts is None:
+        leave(session)
+        return None
+    session.tell("adopted", f"{len(hosts)} hosts that were up")
+    return Joined(head, choice, hosts)
+
+
+def join_again(
+    session: Session,
+    head: Head,
+    choice: Choice,
+    seconds: float,
+    part: Collection[int] | None = None,
+) -> Mapping[Place, cluster.Host] | None:
+    """The hosts of slices that are up, as a driver of the head; None when they cannot be used."""
+    record, late = registry.record(session.spec.name) or {}, Deadline(seconds)
     try:
         cluster.connect(head)
         session.interrupt.install()  # Ray has put handlers of its own in place of ours
-        hosts = join(
+        return join(
             session,
             choice,
-            expected(choice, record["incarnations"]),
+            expected(choice, record["incarnations"], part),
             lambda: late.passed,
             lambda *_: "",
             session.interrupt.pause,
@@ -110,10 +128,24 @@ def adopt(
         raise
     except LauncherError as error:
         session.tell("adopt", f"not usable as it is, made anew: {str(error).splitlines()[0]}")
-        leave(session)
         return None
-    session.tell("adopted", f"{len(hosts)} hosts that were up")
-    return Joined(head, choice, hosts)
+
+
+def with_new_head(
+    session: Session, joined: Joined, broken: Collection[int]
+) -> tuple[Joined, Collection[int]]:
+    """The same slices with another Ray head, and which of them are broken: all, if the hosts of
+    those that were not do not find it.
+    """
+    head, count = joined.head, len(joined.choice.nodes)
+    session.tell("head", f"the Ray head at {head.gcs_address} is gone: another takes its place")
+    coordinator.renew_head(head, HEAD_SECONDS, session.interrupt.pause)
+    leave(session)
+    kept = set(range(count)) - set(broken)
+    hosts = join_again(session, head, joined.choice, FIND_SECONDS, kept)
+    if hosts is None:
+        return joined, range(count)
+    return dataclasses.replace(joined, hosts=hosts), broken
 
 
 def create(session: Session, *, stays: bool) -> Joined:

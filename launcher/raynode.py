@@ -303,7 +303,7 @@ def run_head(config: dict[str, Any]) -> None:
     print(json.dumps({"kind": "ready", "gcs_address": node.gcs_address}), flush=True)
     if config.get("dashboard"):
         start_dashboard(node)
-    watch(node)
+    raise SystemExit(f"raynode: {watch(node)}")
 
 
 def make_base() -> tuple[Path, Path]:
@@ -337,7 +337,7 @@ def serve_head(config: dict[str, Any], base: Path, token: Path) -> None:
     node = start_node(config | {"temp_dir": str(base)}, head=True)
     start_dashboard(node, required=True)
     print(json.dumps({"kind": "ready", "address": address}), flush=True)
-    watch(node, (*ESSENTIAL, "dashboard"))
+    raise SystemExit(f"raynode: {watch(node, (*ESSENTIAL, 'dashboard'))}")
 
 
 def run_host(config: dict[str, Any]) -> None:
@@ -356,11 +356,13 @@ def run_host(config: dict[str, Any]) -> None:
         config["gcs_address"] = f"{addresses[0]}:{config.pop('ports')[-2]}"
     import ray  # noqa: F401  while the head may still be starting
 
-    wait_for_port(config["gcs_address"], config["join_timeout"])
-    node = start_host(config)
-    rest_agents()
-    print(json.dumps({"kind": "ready", "address": address}), flush=True)
-    watch(node)
+    while True:
+        wait_for_port(config["gcs_address"], config["join_timeout"])
+        node = start_host(config)
+        rest_agents()
+        print(json.dumps({"kind": "ready", "address": address}), flush=True)
+        print(f"raynode: {watch(node)}; joins again", flush=True)  # the head may be another one
+        end_all()
 
 
 def start_host(config: dict[str, Any]) -> Any:
@@ -382,8 +384,8 @@ def worker_addresses() -> list[str]:
     return [endpoint.rpartition(":")[2] for endpoint in endpoints]
 
 
-def watch(node: Any, kinds: tuple[str, ...] = ESSENTIAL) -> None:
-    """Stay until a process of Ray's own ends; reap whatever else ends meanwhile."""
+def watch(node: Any, kinds: tuple[str, ...] = ESSENTIAL) -> str:
+    """Stay until a process of Ray's own ends, and say which; reap whatever else ends meanwhile."""
     essential = {
         info.process.pid
         for kind, infos in node.all_processes.items()
@@ -393,7 +395,7 @@ def watch(node: Any, kinds: tuple[str, ...] = ESSENTIAL) -> None:
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid in essential:
-            raise SystemExit(f"raynode: process {pid} of Ray ended with status {status}")
+            return f"process {pid} of Ray ended with status {status}"
 
 
 told_to_leave = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import secrets
@@ -130,6 +131,7 @@ def one_attempt(
         account.begin_attempt()
     ended = run_gang(session, joined, manifest, account, found)
     evidence = inquire(session, joined, ended, account)
+    evidence = dataclasses.replace(evidence, head_lost=ended.head_lost)
     judged = judge(evidence)
     write_verdict(session, judged, evidence)
     account.earlier.append(verdict.in_short(session.folder.attempt, evidence, judged))
@@ -165,7 +167,10 @@ def run_gang(
     account: Account,
     found: Mapping[str, Any] | None,
 ) -> Report:
-    """Ship the code and run, or follow what runs; lost hosts are endings as well."""
+    """Ship the code and run, or follow what runs; lost hosts are endings as well.
+
+    Raises HeadLost where the head is not ours to make anew.
+    """
     processes, address = joined.choice.processes, joined.head.address
     attempt = make_attempt(session, archive.digest(manifest))
     resumed = session.folder.attempt > 0
@@ -195,6 +200,10 @@ def run_gang(
         members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]
         endings = [Ending(member, None, str(lost), time.time()) for member in members]
         return Report(tuple(endings), (), (), None, None)
+    except coordinator.HeadLost as lost:
+        if coordinator.given_head():
+            raise
+        return Report((), (), (), None, None, str(lost))
     finally:
         if session.timeline.phase in ("init", "productive"):
             session.timeline.enter("recovery")

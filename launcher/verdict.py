@@ -9,6 +9,7 @@ turn, the first that knows decides:
     cancelled    the user stopped it, whatever else went on
     program      its own error, which no loss explains
     lost         slices or hosts went (`losses`)
+    headless     the Ray head went, and the attempt was stopped
     failed       one process failed of itself (`blame`)
     hung         nothing moved
     apart        all speak of others: one left early, never came, or the network broke
@@ -213,6 +214,12 @@ def _first_of(facts: Facts, sign: Sign) -> Ending | None:
     return None
 
 
+def _headless(facts: Facts) -> Finding | None:
+    if not facts.evidence.head_lost:
+        return None
+    return Outcome.HEAD_LOST, facts.evidence.head_lost, None, ()
+
+
 def _failed(facts: Facts) -> Finding | None:
     death = blame.cause(facts.deaths)
     return _fault(facts, death) if death else None
@@ -319,6 +326,7 @@ RULES: Sequence[Callable[[Facts], Finding | None]] = (
     _cancelled,
     _program,
     _lost,
+    _headless,
     _failed,
     _hung,
     _apart,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import os
 import signal
 import subprocess
 import time
@@ -275,4 +276,23 @@ def test_a_full_disk_costs_the_record_and_not_the_run(train: Place) -> None:
     assert (result["status"], result["final_step"]) == ("succeeded", 30)
     log = train.folder / "runs" / "full" / "logs" / "attempt-0" / "s0-h1.log"
     assert log.read_text().endswith("step 30\n")
+    train.assert_clean()
+
+
+def kill_head(place: Place) -> None:
+    """SIGKILL to the whole process group of the run's Ray head."""
+    heads = [p for p in place.processes() if p.cmdline()[2:3] == ["head"]]
+    assert len(heads) == 1
+    os.killpg(heads[0].pid, signal.SIGKILL)
+
+
+def test_the_death_of_the_ray_head_costs_no_slice(train: Place) -> None:
+    process = train.start(*RUN, "workload.args.steps=40", "name=c", "retry.max_failures=0")
+    wait_for_step(train, "c", 15)
+    kill_head(train)
+    assert process.wait(150) == 0
+    result = train.result("c")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
+    assert (result["resumed_from"][0] >= 10, result["final_step"]) == (True, 40)
+    assert created(train) == 1
     train.assert_clean()

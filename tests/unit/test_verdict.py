@@ -291,6 +291,7 @@ evidences = st.builds(
     cancelled=st.none() | st.builds(Cancelled, st.sampled_from(["SIGINT", "cancel"]), times),
     refused=st.none() | st.builds(Refusal, st.sampled_from(Reason), st.text(max_size=5)),
     stopped_at=maybe,
+    head_lost=st.sampled_from(["", "gone"]),
     window=times,
     step=st.none() | numbers,
     earlier=st.lists(
