@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Collection
 from types import TracebackType
 
-from launcher import coordinator, provision
+from launcher import coordinator, provision, slices
 from launcher.chain import REMEMBER_SECONDS, Memory
+from launcher.losses import NODE_WORDS
 from launcher.outcome import Repair
 from launcher.provision import Joined
 from launcher.session import Session
 from launcher.verdict import Verdict
+
+LOOK_SECONDS = 2.0  # between looks at the slices while nothing runs on them
 
 
 class Holding:
@@ -72,9 +76,33 @@ class Holding:
         if time.monotonic() - self._since < REMEMBER_SECONDS:
             Memory().note(joined.choice)
         everything = frozenset(range(len(joined.choice.nodes)))
-        self._broken = frozenset(verdict.slices) or everything
+        self._replace(joined, frozenset(verdict.slices) or everything)
+
+    def rest(self, seconds: float) -> None:
+        """Wait so long, but no longer once a slice has gone: that one can be replaced meanwhile.
+
+        No attempt is made with slices that are known to be gone, and none is charged for them.
+        """
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._session.interrupt.pause(min(left, LOOK_SECONDS))
+            if self._joined and (gone := self._gone(self._joined)):
+                said = ", ".join(f"slice {index} is {word}" for index, word in gone.items())
+                self._session.tell("again", f"{said}: replaced at once")
+                self._replace(self._joined, self._broken | gone.keys())
+                return
+
+    def _gone(self, joined: Joined) -> dict[int, str]:
+        """What the API says of slices that have gone, but for those that are known to be broken."""
+        ask = joined.states or functools.partial(slices.words, self._session, joined.choice)
+        said = ask().items() if len(self._broken) < len(joined.choice.nodes) else ()
+        return {i: word for i, word in said if word in NODE_WORDS and i not in self._broken}
+
+    def _replace(self, joined: Joined, broken: frozenset[int]) -> None:
+        """Keep in mind what is to be made anew; what was borrowed, from the beginning."""
+        self._broken = broken
         if joined.states is not None:
-            self._stack.close()  # borrowed: from the beginning
+            self._stack.close()
             self._joined = None
 
     def _charge(self) -> None:

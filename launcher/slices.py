@@ -7,6 +7,7 @@ the same command, `down` or `gc` finds it.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
@@ -18,9 +19,10 @@ from typing import Any, TypeVar
 from launcher import registry, removal
 from launcher.chain import Chain, Memory
 from launcher.errors import ConfigError, ProvisioningError, Reason, Refused, SliceLost
+from launcher.evidence import GONE
 from launcher.plan import Choice
 from launcher.providers import Deadlines, Pause
-from launcher.providers.states import State
+from launcher.providers.states import NODE_STATES, State, meaning
 from launcher.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request, dated
 from launcher.session import Session
 
@@ -257,14 +259,19 @@ def require_alive(session: Session, choice: Choice, new: Collection[int] | None 
     """Raises SliceLost if a node that was READY is no more, or KeptSliceLost if it is not among
     the `new` ones, by slice number; one that is being repaired may be.
     """
-    for index, name in enumerate(node_names(choice)):
-        try:
-            node = session.provider.get().get(name)
-        except ProvisioningError:
-            return  # not known; hosts that go on joining are what counts
-        if node is None or node.state in (State.DEAD, State.DELETING):
-            state = node.raw_state if node else "GONE"
-            short = name.rpartition("/")[2]
+    for index, word in words(session, choice).items():
+        if word == GONE or meaning(NODE_STATES, word) in (State.DEAD, State.DELETING):
+            short = choice.nodes[index]
             if new is not None and index not in new:
-                raise KeptSliceLost(f"{short} is {state} as well")
-            raise SliceLost(f"{short} is {state} before its hosts have joined")
+                raise KeptSliceLost(f"{short} is {word} as well")
+            raise SliceLost(f"{short} is {word} before its hosts have joined")
+
+
+def words(session: Session, choice: Choice) -> dict[int, str]:
+    """The API's word for the state of each slice's node; none of those it cannot be asked after."""
+    found: dict[int, str] = {}
+    with contextlib.suppress(ProvisioningError):
+        for index, name in enumerate(node_names(choice)):
+            node = session.provider.get().get(name)
+            found[index] = node.raw_state if node else GONE
+    return found

@@ -79,7 +79,7 @@ def attempts(session: Session, manifest: Manifest, account: Account, holding: Ho
             account.budget,
             tenacity.wait_exponential_jitter(multiplier=backoff, max=60 * backoff, jitter=backoff),
         ),
-        sleep=session.interrupt.pause,
+        sleep=holding.rest,
         before_sleep=lambda state: tell_again(session, account, state),
     )
     try:

@@ -145,6 +145,21 @@ def test_an_exit_code_that_asks_for_it_starts_again_at_no_cost(train: Place) -> 
     train.assert_clean()
 
 
+def test_a_slice_that_goes_between_two_attempts_is_replaced_at_once(train: Place) -> None:
+    """Not when the back-off is over; and no attempt is made, nor charged, to find it out."""
+    leave = trouble("step == 12 and attempt == 0 and sys.exit(1)")
+    options = ("retry.backoff=10m", "retry.max_failures=1", "name=w")
+    process = train.start(*RUN, "workload.args.steps=20", leave, *options)
+    train.wait_for("w", "again")
+    train.emulator("fault", "preempt", "w-s0")
+    assert process.wait(120) == 0
+    result = train.result("w")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 0, 1)
+    assert result["resumed_from"] == [10]
+    assert created(train) == 2
+    train.assert_clean()
+
+
 def test_a_hang_is_found_with_its_stacks(train: Place) -> None:
     hang = trouble("step == 12 and attempt == 0 and time.sleep(600)")
     options = ("retry.hang_timeout=3s", "retry.max_failures=1", "name=g")
