@@ -16,7 +16,7 @@ FILE = "account.json"
 
 @dataclass(slots=True)
 class Account:
-    """`resumed_from`: the step that each attempt but the first went on from, None if unknown.
+    """`resumed_from`: the step that each attempt but the first went on from, None if it told none.
 
     `step` is the highest of the attempt that runs, `started` the time since 1970 of the first one.
     """
@@ -30,9 +30,12 @@ class Account:
     earlier: list[Earlier] = field(default_factory=list)
     stop: str | None = None  # why there is to be no other attempt
 
-    def begin_attempt(self) -> None:
+    def begin_attempt(self, resumed: bool) -> None:
+        """`resumed`: another attempt went before it, be it of an earlier invocation."""
         self.attempts += 1
         self.step = None
+        if resumed:
+            self.resumed_from.append(None)
 
     def save(self, session: Session) -> None:
         session.folder.write(

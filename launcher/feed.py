@@ -5,23 +5,25 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from launcher.account import Account
 from launcher.evidence import Hang, Notice
 from launcher.member import Ending, Member
+from launcher.record import read_lines
 from launcher.session import Session
 
 STEP_EVENT_SECONDS = 1.0  # every step is in metrics.jsonl; events tell where the run stands
 
 
 class Feed:
-    """The sink of one attempt. `resumed` is whether an attempt went before it."""
+    """The sink of one attempt."""
 
-    def __init__(self, session: Session, account: Account, resumed: bool) -> None:
+    def __init__(self, session: Session, account: Account) -> None:
         self.session = session
         self.account = account
-        self.awaits_origin = resumed  # the step that this attempt goes on from is not known yet
+        self.awaits_origin = account.resumed_from[-1:] == [None]
         self.failed = False
         self.told = -math.inf  # when the last step was made an event
 
@@ -31,7 +33,15 @@ class Feed:
         self.session.screen.output(member, chunk)
 
     def metrics(self, member: Member, line: str) -> None:
-        value = self.session.folder.metrics(member, line) or {}
+        self._understand(self.session.folder.metrics(member, line) or {})
+
+    def catch_up(self) -> None:
+        """Learn what this attempt has told a supervisor that died, perhaps before it was noted."""
+        for value in read_lines(self.session.folder.path / "metrics.jsonl"):
+            if value["attempt"] == self.session.folder.attempt:
+                self._understand(value)
+
+    def _understand(self, value: Mapping[str, Any]) -> None:
         restored, step = value.get("restored_step"), value.get("step")
         if type(restored) is int:
             self._originate(restored)
@@ -43,7 +53,7 @@ class Feed:
         if not self.awaits_origin:
             return
         self.awaits_origin = False
-        self.account.resumed_from.append(max(step, 0))
+        self.account.resumed_from[-1] = max(step, 0)
         self.session.timeline.resume(step)
         self.session.tell("resumed", f"from step {max(step, 0)}", step=max(step, 0))
         self.account.save(self.session)

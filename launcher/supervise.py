@@ -128,7 +128,7 @@ def one_attempt(
     if found:
         session.folder.turn_to(found["number"])
     else:
-        account.begin_attempt()
+        account.begin_attempt(resumed=session.folder.attempt > 0)
     ended = run_gang(session, joined, manifest, account, found)
     evidence = inquire(session, joined, ended, account)
     evidence = dataclasses.replace(evidence, head_lost=ended.head_lost)
@@ -173,13 +173,13 @@ def run_gang(
     """
     processes, address = joined.choice.processes, joined.head.address
     attempt = make_attempt(session, archive.digest(manifest))
-    resumed = session.folder.attempt > 0
-    feed, pause = Feed(session, account, resumed and found is None), watchful_pause(session, joined)
+    feed, pause = Feed(session, account), watchful_pause(session, joined)
     try:
         if found:
             text = f"to attempt {attempt.number}, which went on by itself"
             session.tell("attached", text, attempt=attempt.number)
             session.timeline.begin_attempt()
+            feed.catch_up()
             known = session.folder.known([fanout.member_of(p, processes) for p in processes])
             return fanout.attach(
                 address, joined.hosts, processes, attempt, found["key"], known, feed, pause

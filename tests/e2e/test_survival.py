@@ -38,6 +38,7 @@ def save(step):
         (folder / str(step)).touch()
 
 
+exec(os.environ.get("FIRST", ""))
 tell(told)
 for step in range(saved + 1, int(sys.argv[1].partition("=")[2]) + 1):
     time.sleep(0.1)
@@ -209,6 +210,24 @@ def test_what_runs_on_is_ended_by_the_same_name_with_another_program(train: Plac
     result = train.result("p")
     assert (result["status"], result["final_step"], result["attempts"]) == ("succeeded", 30, 3)
     assert created(train) == 1
+    train.assert_clean()
+
+
+def test_where_an_attempt_went_on_from_is_known_to_whoever_takes_it_up(train: Place) -> None:
+    """The supervisor is killed before the program has said it."""
+    leave = trouble("step == 12 and attempt == 0 and sys.exit(42)")
+    late = "workload.env.FIRST='attempt and time.sleep(8)'"
+    words = (*RUN, "workload.args.steps=30", leave, late, "retry.restart_exit_codes=[42]", "name=f")
+    process = train.start(*words)
+    deadline = time.monotonic() + 90
+    while [e["kind"] for e in train.events("f")].count("started") < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(1)  # for the processes to be started
+    kill_supervisor(train, process)
+    assert "went on by itself" in train.run(*words)
+    result = train.result("f")
+    assert (result["attempts"], result["resumed_from"], result["final_step"]) == (2, [10], 30)
     train.assert_clean()
 
 
