@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+import psutil
+
+from launcher import coordinator
 from launcher.emulator import client
 from launcher.emulator.faults import FAULTS, OVERTAKEN, Target
 from launcher.errors import ConfigError
+from launcher.rehearsal import scenarios
 from launcher.rehearsal.place import Place
-from launcher.rehearsal.scenarios import DELETE_NODE, LAST, Deed
+from launcher.rehearsal.scenarios import LAST, Deed
 
 _OF_SLICES = (Target.NODE, Target.HOST, Target.EITHER)
 
@@ -28,10 +33,13 @@ class Hands:
 
     def do(self, deed: Deed) -> None:
         """Raises Refused; the deed may be tried again."""
-        if deed.do == DELETE_NODE:
-            self._delete(deed)
-        else:
-            self._fault(deed)
+        match deed.do:
+            case scenarios.DELETE_NODE:
+                self._delete(deed)
+            case scenarios.KILL_HEAD:
+                self._kill_head()
+            case _:
+                self._fault(deed)
 
     def _fault(self, deed: Deed) -> None:
         options: dict[str, Any] = {**self._subject(deed), **deed.options}
@@ -59,6 +67,14 @@ class Hands:
 
     def _node_id(self, deed: Deed) -> str:
         return f"{self._place.name}-s{deed.slice}"
+
+    def _kill_head(self) -> None:
+        head = coordinator.read_head(self._place.head_path)
+        if head is None or not (found := coordinator.processes(head)):
+            raise Refused("there is no Ray head")
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def _delete(self, deed: Deed) -> None:
         import grpc

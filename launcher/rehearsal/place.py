@@ -50,6 +50,11 @@ class Place:
         """What the launcher has on record for the run; empty when nothing is up."""
         return registry.read_json(self.home / "runs" / f"{self.name}.json") or {}
 
+    @property
+    def head_path(self) -> Path:
+        """Where the run's Ray head is on record."""
+        return self.home / "heads" / f"{self.record().get('head')}.json"
+
 
 @contextlib.contextmanager
 def opened(rehearsal: Path, name: str) -> Iterator[Place]:

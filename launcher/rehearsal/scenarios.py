@@ -26,10 +26,11 @@ STANDARD = Path(__file__).with_name("standard.yaml")
 CLEAN = "clean"
 """The name of the run that nothing happens to."""
 
-DELETE_NODE, KILL_LAUNCHER = "delete-node", "kill-launcher"
+DELETE_NODE, KILL_LAUNCHER, KILL_HEAD = "delete-node", "kill-launcher", "kill-head"
 OWN_DEEDS: Mapping[str, str] = {
     DELETE_NODE: "delete the node of a slice with a client that knows nothing of the launcher",
     KILL_LAUNCHER: "SIGKILL to the launcher, then the same command again",
+    KILL_HEAD: "SIGKILL to every process of the run's Ray head",
 }
 LAST = "last"
 """As a worker: the host of the highest worker id."""
