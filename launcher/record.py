@@ -252,6 +252,8 @@ PHASES: Mapping[str, str] = {
     "adopted": "staging",
     "started": "running",
     "died": "stopping",
+    "notice": "stopping",
+    "hang": "stopping",
     "verdict": "releasing",
     "again": "waiting to start again",
 }

@@ -8,7 +8,8 @@ dependencies  the code on its way to the hosts
 init          from the start of the processes to the first step, or to the first output
 productive    steps that count
 lost          steps that were made again, since no checkpoint held them
-recovery      from the first death to the next attempt: the stop, the evidence, the back-off
+recovery      from the first death, notice or hang to the next attempt: the stop, with the steps
+              and the save of its grace, the evidence, the back-off
 teardown      deleting what is left
 other         the rest
 """
@@ -77,13 +78,17 @@ class Timeline:
             self.enter("productive")
 
     def step(self, step: int) -> None:
-        """A step is done. The first one ends the start-up, whatever was written before."""
-        if not self._marks:
+        """A step is done. The first one ends the start-up, whatever was written before.
+
+        One that is done while the attempt is being stopped costs no productive time.
+        """
+        if not self._marks and self._phase in ("init", "productive"):
             self.enter("init")
             self._move("productive", "init", self._seconds["productive"] - self._before)
             self._before = self._seconds["productive"]
             self.enter("productive")
-        now = self._seconds["productive"] + self._clock() - self._since
+        running = self._clock() - self._since if self._phase == "productive" else 0.0
+        now = self._seconds["productive"] + running
         if not self._marks or now - self._marks[-1][1] >= MARK_SECONDS:
             self._marks.append((step, now))
 

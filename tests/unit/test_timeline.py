@@ -50,6 +50,43 @@ def test_a_preempted_run_keeps_what_its_checkpoint_held() -> None:
     assert line.goodput() == pytest.approx(11 / seconds["total"], abs=1e-4)
 
 
+def test_what_is_done_after_a_notice_is_part_of_the_stop() -> None:
+    """The steps of the grace are kept by its save, so that nothing of them is lost."""
+    clock = Clock()
+    line = Timeline(clock)
+    line.begin_attempt()
+    for step in range(5):
+        clock.now += 1
+        line.step(step)
+    clock.now += 1
+    line.enter("recovery")  # the notice
+    for step in range(5, 9):
+        clock.now += 1
+        line.step(step)
+    clock.now += 2  # the evidence
+    line.begin_attempt()
+    line.resume(8)
+    seconds = line.seconds()
+    assert (seconds["init"], seconds["productive"], seconds["lost"]) == (1, 5, 0)
+    assert seconds["recovery"] == 6
+
+
+def test_a_first_step_after_a_notice_does_not_end_the_stop() -> None:
+    clock = Clock()
+    line = Timeline(clock)
+    line.begin_attempt()
+    clock.now += 3
+    line.enter("recovery")
+    clock.now += 1
+    line.step(1)
+    clock.now += 1
+    line.begin_attempt()
+    line.resume(1)
+    seconds = line.seconds()
+    assert (seconds["init"], seconds["recovery"]) == (3, 2)
+    assert seconds["productive"] == seconds["lost"] == 0
+
+
 def test_a_program_without_steps_is_at_work_from_its_first_output() -> None:
     clock = Clock()
     line = Timeline(clock)
