@@ -160,7 +160,9 @@ class HostProcesses:
         """Say how a process ended once nothing of its group is left."""
         code = child.wait()
         ended_at, was_told = time.time(), self.deadline < math.inf
-        patience = min(PATIENCE_SECONDS[code == 0], self.deadline - time.monotonic())
+        # A shell ends at once when it is told to, while its program still saves.
+        patience = math.inf if was_told else PATIENCE_SECONDS[code == 0]
+        patience = min(patience, self.deadline - time.monotonic())
         end_group(child.pid, patience)
         self.recorders[index].finish(min(DISK_FULL_SECONDS, self.deadline - time.monotonic()))
         self._note_exit(index, code, ended_at, was_told)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.server
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +91,42 @@ def test_a_notice_has_all_processes_save_and_leave(
     assert {(n.told, n.word) for n in report.notices} == {(Told(name), word)}
     assert hosts.feed.notices == list(report.notices)
     assert not hosts.descendants()
+
+
+SAVES_SLOWLY = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(1.5)
+    with open(os.environ["SAVED"], "a") as file:
+        file.write("saved ")
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+os.write(1, b"on ")
+time.sleep(600)
+"""
+PLAIN = python(SAVES_SLOWLY)
+IN_A_SHELL = ["bash", "-c", f"{sys.executable} -c '{SAVES_SLOWLY}'; echo done"]
+IN_A_PIPE = ["bash", "-c", f"{sys.executable} -c '{SAVES_SLOWLY}' | tee /dev/stderr"]
+
+
+@pytest.mark.parametrize(("grace", "saved"), [(20.0, "saved saved "), (0.5, "")])
+@pytest.mark.parametrize("argv", [PLAIN, IN_A_SHELL, IN_A_PIPE], ids=["plain", "shell", "pipe"])
+def test_a_save_has_the_whole_grace_and_no_more(
+    tmp_path: Path, argv: list[str], grace: float, saved: str
+) -> None:
+    """Also behind a shell, which ends at once and leaves its program alone."""
+    path, made = tmp_path / "saved", Hosts(tmp_path)
+    path.touch()
+    try:
+        made.start(argv, argv, env={"SAVED": str(path)})
+        made.take_until(lambda: len(made.feed.bytes) == 2)
+        began = time.monotonic()
+        made.stop(grace)
+        assert time.monotonic() - began < 15
+        assert path.read_text() == saved
+        assert not made.descendants()
+    finally:
+        made.close()
 
 
 def test_a_notice_before_the_start_is_told_at_the_start(hosts: Hosts, metadata: Metadata) -> None:
