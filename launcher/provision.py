@@ -225,7 +225,7 @@ def join_new(
 
     The time to join counts from the moment at which the last slice is READY.
     """
-    arrival, looks = Arrival(creating), 0
+    arrival, looks, look = Arrival(creating), 0, Deadline(LOOK_SECONDS)
 
     def check(seconds: float) -> None:
         nonlocal looks
@@ -234,6 +234,9 @@ def join_new(
         for future in creating:
             if future.done():
                 future.result()
+        if look.passed and cluster.is_connected():
+            look.restart()
+            coordinator.require_alive(head)
         if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
             looks = due
             slices.require_alive(session, choice, new)

@@ -137,8 +137,8 @@ def one_attempt(
     account.earlier.append(verdict.in_short(session.folder.attempt, evidence, judged))
     account.stop = account.budget.charge(judged, account.step)
     holding.damaged(judged)
+    account.save(session)  # before it is off the record: a charge is not forgotten
     registry.update(session.spec.name, attempt=None)
-    account.save(session)
     session.screen.finish()
     return judged
 

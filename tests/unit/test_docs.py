@@ -12,6 +12,7 @@ import pytest
 from launcher.capacity import CAPACITIES
 from launcher.compose import compose
 from launcher.errors import Reason
+from launcher.outcome import POLICIES as VERDICTS
 from launcher.providers.reasons import POLICIES
 from launcher.verbs import VERBS, Takes, take_apart
 
@@ -54,3 +55,11 @@ def test_every_capacity_is_explained() -> None:
 def test_every_reason_is_explained() -> None:
     told = table("capacity.md", "What errors mean")
     assert set(told) == {reason.value for reason in Reason} == {r.value for r in POLICIES}
+
+
+def test_every_verdict_is_explained_with_its_budget() -> None:
+    text = (DOCS / "survival.md").read_text(encoding="utf-8")
+    rows = [row.split("|") for row in text.splitlines() if row.startswith("| `")]
+    told = {name: row[3].strip() for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    budgets = {outcome.value: policy.budget.value for outcome, policy in VERDICTS.items()}
+    assert told == {name: "nothing" if b == "none" else b for name, b in budgets.items()}

@@ -54,7 +54,7 @@ def test_the_standard_set_is_valid_and_covers_what_it_should() -> None:
     deeds = {deed.do for scenario in found.values() for deed in scenario.deeds}
     assert deeds == {
         *("preempt", "kill-host", "freeze-host", "delete-node", "stockout", "slow-create"),
-        "kill-launcher",
+        *("kill-head", "kill-launcher"),
     }
 
 
