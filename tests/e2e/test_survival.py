@@ -231,6 +231,24 @@ def test_where_an_attempt_went_on_from_is_known_to_whoever_takes_it_up(train: Pl
     train.assert_clean()
 
 
+def test_an_attempt_is_new_and_its_run_is_not(train: Place) -> None:
+    """Name and checkpoint folder outlive a restart in place and a new slice."""
+    who = 'print("I am", os.environ["LAUNCHER_RUN"], attempt, folder.name, flush=True)'
+    leave = trouble("step == 12 and attempt == 0 and sys.exit(42)")
+    words = (*RUN, "workload.args.steps=40", f"workload.env.FIRST='{who}'", leave, "name=i")
+    process = train.start(*words, "retry.restart_exit_codes=[42]")
+    wait_for_step(train, "i", 25)
+    train.emulator("fault", "preempt", "i-s0")
+    assert process.wait(150) == 0
+    logs = sorted((train.folder / "runs" / "i" / "logs").glob("*/s0-h1.log"))
+    assert [log.read_text().splitlines()[0] for log in logs] == [
+        f"I am i {attempt} checkpoints" for attempt in range(3)
+    ]
+    first, second = train.result("i")["resumed_from"]
+    assert first == 10 < 20 <= second
+    train.assert_clean()
+
+
 def test_processes_end_when_nobody_comes_for_them(train: Place) -> None:
     words = (*RUN, "workload.args.steps=600", "name=o", "retry.reattach_timeout=1s")
     process = train.start(*words)
