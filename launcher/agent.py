@@ -70,6 +70,10 @@ class Agent:
         """Whether processes of an attempt run here."""
         return self.mine is not None and self.mine.is_running()
 
+    def notice(self) -> str:
+        """By what it is known that this host will go, if it is."""
+        return ", ".join(self.notices.in_force)
+
     def has_code(self, digest: str) -> bool:
         return self._code(digest).is_dir()
 

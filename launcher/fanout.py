@@ -163,6 +163,23 @@ def ask(hosts: Mapping[Place, Host], call: Callable[[Host], Any]) -> dict[Place,
     return answers
 
 
+def going(hosts: Mapping[Place, Host], seconds: float) -> dict[Place, str]:
+    """The hosts that have died, or had notice that they will go. What a host that does not answer
+    within `seconds` is up to is not known.
+    """
+    import ray
+
+    calls = {host.agent.notice.remote(): place for place, host in hosts.items()}
+    ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=seconds)
+    found: dict[Place, str] = {}
+    for answer in ready:
+        try:
+            found[calls[answer]] = ray.get(answer)
+        except ray.exceptions.RayActorError:
+            found[calls[answer]] = "lost"
+    return {place: word for place, word in found.items() if word}
+
+
 def ship(hosts: Mapping[Place, Host], digest: str, chunks: Callable[[], Iterable[bytes]]) -> None:
     """Put the code on every host that has not got it. `chunks` gives the archive anew each time."""
     import ray

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 from types import TracebackType
 
-from launcher import coordinator, provision, slices
+from launcher import coordinator, fanout, provision, slices
 from launcher.chain import REMEMBER_SECONDS, Memory
 from launcher.losses import NODE_WORDS
 from launcher.outcome import Repair
@@ -17,6 +17,11 @@ from launcher.session import Session
 from launcher.verdict import Verdict
 
 LOOK_SECONDS = 2.0  # between looks at the slices while nothing runs on them
+
+
+def _answers(joined: Joined) -> bool:
+    """Whether the Ray head does; that of a borrowed cluster is its owner's care."""
+    return joined.states is not None or coordinator.answers(joined.head)
 
 
 class Holding:
@@ -63,7 +68,7 @@ class Holding:
     def _mended(self, joined: Joined) -> Joined:
         """With a head that is there, and new slices for those that are broken."""
         broken: Collection[int] = self._broken
-        if joined.states is None and not coordinator.answers(joined.head):
+        if not _answers(joined):
             joined, broken = provision.with_new_head(self._session, joined, broken)
         return provision.renew(self._session, joined, broken) if broken else joined
 
@@ -87,16 +92,20 @@ class Holding:
         while (left := end - time.monotonic()) > 0:
             self._session.interrupt.pause(min(left, LOOK_SECONDS))
             if self._joined and (gone := self._gone(self._joined)):
-                said = ", ".join(f"slice {index} is {word}" for index, word in gone.items())
+                said = ", ".join(f"slice {index}: {word}" for index, word in gone.items())
                 self._session.tell("again", f"{said}: replaced at once")
                 self._replace(self._joined, self._broken | gone.keys())
                 return
 
     def _gone(self, joined: Joined) -> dict[int, str]:
-        """What the API says of slices that have gone, but for those that are known to be broken."""
+        """What the API or its hosts say of each slice that goes, but for the broken ones."""
+        kept = {p: h for p, h in joined.hosts.items() if p[0] not in self._broken}
+        if not kept or not _answers(joined):
+            return {}
+        told = {p[0]: word for p, word in fanout.going(kept, LOOK_SECONDS).items()}
         ask = joined.states or functools.partial(slices.words, self._session, joined.choice)
-        said = ask().items() if len(self._broken) < len(joined.choice.nodes) else ()
-        return {i: word for i, word in said if word in NODE_WORDS and i not in self._broken}
+        said = {index: word for index, word in ask().items() if word in NODE_WORDS}
+        return {i: word for i, word in (told | said).items() if i not in self._broken}
 
     def _replace(self, joined: Joined, broken: frozenset[int]) -> None:
         """Keep in mind what is to be made anew; what was borrowed, from the beginning."""

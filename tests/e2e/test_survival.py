@@ -146,13 +146,16 @@ def test_an_exit_code_that_asks_for_it_starts_again_at_no_cost(train: Place) -> 
     train.assert_clean()
 
 
-def test_a_slice_that_goes_between_two_attempts_is_replaced_at_once(train: Place) -> None:
+@pytest.mark.parametrize("fault", ["preempt w-s0", "preempt w-s0 --notice 5m", "kill-host w-s0 1"])
+def test_a_slice_that_goes_between_two_attempts_is_replaced_at_once(
+    train: Place, fault: str
+) -> None:
     """Not when the back-off is over; and no attempt is made, nor charged, to find it out."""
     leave = trouble("step == 12 and attempt == 0 and sys.exit(1)")
     options = ("retry.backoff=10m", "retry.max_failures=1", "name=w")
     process = train.start(*RUN, "workload.args.steps=20", leave, *options)
     train.wait_for("w", "again")
-    train.emulator("fault", "preempt", "w-s0")
+    train.emulator("fault", *fault.split())
     assert process.wait(120) == 0
     result = train.result("w")
     assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 0, 1)
