@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from launcher import registry
+from launcher import herald, registry, verdict
 from launcher.budget import Budget
 from launcher.codec import from_json, to_json
-from launcher.evidence import Earlier
+from launcher.evidence import Earlier, Evidence
 from launcher.session import Session
+from launcher.verdict import Verdict
 
 FILE = "account.json"
 
@@ -19,6 +22,7 @@ class Account:
     """`resumed_from`: the step that each attempt but the first went on from, None if it told none.
 
     `step` is the highest of the attempt that runs, `started` the time since 1970 of the first one.
+    `before` is what the budget was before each of the `earlier` attempts was charged.
     """
 
     budget: Budget
@@ -28,6 +32,7 @@ class Account:
     final_step: int | None = None
     resumed_from: list[int | None] = field(default_factory=list)
     earlier: list[Earlier] = field(default_factory=list)
+    before: list[Mapping[str, Any]] = field(default_factory=list)
     stop: str | None = None  # why there is to be no other attempt
 
     def begin_attempt(self, resumed: bool) -> None:
@@ -36,6 +41,24 @@ class Account:
         self.step = None
         if resumed:
             self.resumed_from.append(None)
+
+    def charge(
+        self, attempt: int, evidence: Evidence, judged: Verdict, seconds: float
+    ) -> Sequence[Earlier]:
+        """Charge an attempt; returns the earlier ones whose charges are taken back for it.
+
+        `seconds` is by how much news of a loss may be late.
+        """
+        heralds = herald.heralds(evidence, judged, seconds)
+        if heralds:
+            self.budget.restore(self.before[-len(heralds)])
+            del self.earlier[-len(heralds) :], self.before[-len(heralds) :]
+        steps = [s for s in (evidence.step, *(e.step for e in heralds)) if s is not None]
+        unsure = herald.is_unsure(judged)
+        self.before.append(self.budget.to_json())
+        self.earlier.append(verdict.in_short(attempt, evidence, judged, unsure))
+        self.stop = self.budget.charge(judged, max(steps, default=None))
+        return heralds
 
     def save(self, session: Session) -> None:
         session.folder.write(
@@ -47,6 +70,7 @@ class Account:
                 "resumed_from": self.resumed_from,
                 "budget": self.budget.to_json(),
                 "earlier": [to_json(earlier) for earlier in self.earlier],
+                "before": self.before,
                 "seconds": session.timeline.seconds(),
             },
         )
@@ -68,4 +92,5 @@ def open_account(session: Session) -> Account:
         final_step=found["final_step"],
         resumed_from=found["resumed_from"],
         earlier=[from_json(Earlier, row) for row in found["earlier"]],
+        before=found["before"],
     )

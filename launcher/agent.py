@@ -109,7 +109,8 @@ class Agent:
         if order["key"] != self.prepared or self.mine:
             return False
         folder = self._attempts() / f"{identity(os.getpid())}-{order['key']}"
-        self.mine = HostProcesses(order, self._code(order["code"]), self.environment, folder)
+        code, refresh = self._code(order["code"]), self.notices.refresh
+        self.mine = HostProcesses(order, code, self.environment, folder, refresh)
         for notice in list(self.notices.in_force.values()):
             self.mine.notice(notice)
         return True

@@ -6,6 +6,7 @@ than any before it; attempts that fail at one and the same step stop the run, wh
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,10 @@ class Budget:
             return "another attempt would end the same way"
         return self._same_step(verdict, step) or self._spent()
 
+    def stops(self, verdict: Verdict, step: int | None) -> bool:
+        """Whether this charge would be the last one. Nothing is charged."""
+        return copy.deepcopy(self).charge(verdict, step) is not None
+
     def _same_step(self, verdict: Verdict, step: int | None) -> str | None:
         if verdict.budget is not Limit.FAILURES:
             return None
@@ -82,7 +87,7 @@ class Budget:
 
     def to_json(self) -> dict[str, Any]:
         names = ("spent", "total", "best_step", "failed_steps", "fruitless")
-        return {name: getattr(self, name) for name in names}
+        return {name: copy.copy(getattr(self, name)) for name in names}
 
 
 class SinceProgress(tenacity.wait.wait_base):

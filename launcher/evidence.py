@@ -97,7 +97,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """An earlier attempt in short. `created` tells the machine from one that took its place."""
+    """An earlier attempt in short. `created` tells the machine from one that took its place.
+
+    `time`: when it ended; `unsure`: news that came too late might have changed the verdict.
+    """
 
     attempt: int
     outcome: str
@@ -105,6 +108,8 @@ class Earlier:
     created: str = ""
     code: int = 0
     step: int | None = None
+    time: float = 0.0
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +143,9 @@ class Evidence:
     def __post_init__(self) -> None:
         for field in ("endings", "symptoms", "queued", "hosts", "notices", "earlier"):
             object.__setattr__(self, field, tuple(getattr(self, field)))
+
+    @property
+    def moment(self) -> float:
+        """When the attempt ended, as soon as that was known here."""
+        times = [ending.time for ending in self.endings if ending.code != 0]
+        return self.stopped_at or min(times, default=0.0)

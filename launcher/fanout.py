@@ -137,7 +137,9 @@ def conduct(
             endings += gang.follow(sink, pause)
     finally:
         left = set(gang.members.values()) - {ending.member for ending in endings}
-        endings += gang.stop(sink, attempt.grace, left)
+        failed = gang.hang is not None or any(ending.code != 0 for ending in endings)
+        hurried = failed and not gang.notices
+        endings += gang.stop(sink, attempt.grace, left, hurried=hurried)
         gang.close()
     return gang.report(endings)
 
@@ -226,6 +228,7 @@ def make_orders(
             "host": list(place),
             "code": attempt.code,
             "grace": attempt.grace,
+            "peers": sorted({host.address for host in hosts.values()}),
             "reattach": attempt.reattach,
             "since": time.time_ns(),
             "processes": [

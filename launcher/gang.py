@@ -171,12 +171,14 @@ class Gang:
             endings += self._take(sink, running)
         return endings
 
-    def stop(self, sink: Sink, grace: float, left: Iterable[Member]) -> list[Ending]:
+    def stop(
+        self, sink: Sink, grace: float, left: Iterable[Member], *, hurried: bool = False
+    ) -> list[Ending]:
         """End what still runs; wait until every living host has confirmed it.
 
-        What ends by this order is collateral: it says nothing of the cause. A host that does not
-        confirm in time counts as lost. Does nothing when nothing was started, or the attempt is
-        another supervisor's.
+        `hurried` ends sooner what only waits, as for a peer that has died. What ends by this order
+        is collateral: it says nothing of the cause. A host that does not confirm in time counts as
+        lost. Does nothing when nothing was started, or the attempt is another supervisor's.
         """
         if self.superseded or not self.ordered:
             return []
@@ -186,10 +188,12 @@ class Gang:
         with contextlib.suppress(ClusterError):
             self.await_links(seconds=2)
         for place in self.hosts:  # a silent one may wake up
-            self._order(place, kind="stop", grace=grace)
+            self._order(place, kind="stop", grace=grace, hurried=hurried)
         deadline = time.monotonic() + grace + KILL_SECONDS
         while self._reachable() and time.monotonic() < deadline:
             endings += self._take(sink, running)
+        for frame in iter(lambda: self.links.next_frame(seconds=0), None):
+            endings += self._tell(sink, running, self._handle(sink, running, *frame))
         for place in self._reachable():
             lost = self._lose(place, "its host did not confirm", running, silent_since=deadline)
             endings += self._tell(sink, running, lost)
@@ -244,6 +248,9 @@ class Gang:
             case "lost" if place not in self.gone:
                 reason = "its host's connection broke"
                 yield from self._lose(place, reason, running, broke_at=frame["time"])
+            case "lost" if place in self.reports and self.reports[place].alive:
+                # It went right after its processes.
+                self.reports[place] = Host(place, alive=False, broke_at=frame["time"])
 
     def _acknowledge(self, member: Member, offset: int, size: int) -> None:
         """Now and then, that the sink has the output: its host need not keep it."""

@@ -12,13 +12,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.descendants import KILL_SECONDS, end_descendants, end_group, signal_group
 from launcher.journal import Journal, Offsets, Teller
 from launcher.link import Link
+from launcher.pulse import Pulse
 from launcher.recorder import Recorder
 from launcher.stacks import stacks
 
@@ -28,16 +29,27 @@ PATIENCE_SECONDS = {True: 1.0, False: 0.1}
 DISK_FULL_SECONDS = 5.0  # for the last output of a process to find room
 NOTED_SECONDS = 10.0  # for the news of processes that were killed
 END_SECONDS = KILL_SECONDS + NOTED_SECONDS + 10.0
+LOOK_SECONDS = 0.04  # whether what has been told to leave does anything
 
 
 class HostProcesses:
-    """See `fanout.make_orders` for the order. Raises OSError if the supervisor is not there."""
+    """See `fanout.make_orders` for the order. Raises OSError if the supervisor is not there.
+
+    `refresh` has notices that are in force by now told at once.
+    """
 
     def __init__(
-        self, order: dict[str, Any], code: Path, environment: Mapping[str, str], folder: Path
+        self,
+        order: dict[str, Any],
+        code: Path,
+        environment: Mapping[str, str],
+        folder: Path,
+        refresh: Callable[[], None],
     ) -> None:
+        self.refresh = refresh
         self.key: str = order["key"]
         self.grace = float(order["grace"])
+        self.peers: list[str] = order.get("peers", [])
         self.reattach = float(order.get("reattach", 0))
         indices = [process["process"] for process in order["processes"]]
         self.journal = Journal(folder, indices)
@@ -51,6 +63,7 @@ class HostProcesses:
         self.noted: set[int] = set()  # those of which the journal tells
         self.deadline = math.inf  # for SIGKILL; finite once the processes have been told to end
         self.why = ""  # they were told to, if not by the supervisor
+        self.hurried = False  # what does nothing is to end before the deadline
         self.doomed = False  # the host has been told to shut down
         self.is_gone = False
         self.left: list[int] = []  # processes that did not die
@@ -91,7 +104,7 @@ class HostProcesses:
     def _obey(self, order: dict[str, Any]) -> None:
         match order["kind"]:
             case "stop":
-                self.stop(order["grace"])
+                self.stop(order["grace"], hurried=order.get("hurried", False))
             case "stacks":
                 threading.Thread(target=self._write_stacks, daemon=True).start()
             case "kept":
@@ -113,6 +126,7 @@ class HostProcesses:
 
     def notice(self, notice: Mapping[str, Any]) -> None:
         """Pass a notice on. At SIGTERM without a supervisor Ray itself ends the agent: be first."""
+        self.hurried = False
         self.journal.tell(kind="notice", **notice)
         if notice["told"] == "SIGTERM":
             with self.changed:
@@ -183,15 +197,18 @@ class HostProcesses:
             self.noted.add(index)
             self.changed.notify_all()
 
-    def stop(self, grace: float, why: str = "") -> None:
+    def stop(self, grace: float, why: str = "", *, hurried: bool = False) -> None:
         """SIGTERM to every process group; after `grace` seconds SIGKILL to all descendants.
 
-        Returns at once; a later order can only shorten the grace.
+        `hurried` does not wait so long for what does nothing, unless the host has had a notice: a
+        process that waits for a dead peer would use up all its grace. Returns at once; a later
+        order can only shorten the grace.
         """
         with self.changed:
             is_first = self.deadline == math.inf
             self.deadline = min(self.deadline, time.monotonic() + grace)
             self.why = why if is_first else self.why
+            self.hurried = hurried and not self.journal.told("notice")
             self.changed.notify_all()
         if is_first:
             threading.Thread(target=self._end, daemon=True).start()
@@ -211,19 +228,29 @@ class HostProcesses:
             for index, child in self.children.items():
                 if index not in self.ended:
                     signal_group(child.pid, signal.SIGTERM)
+        pulses = {index: Pulse(child.pid, self.peers) for index, child in self.children.items()}
         with self.changed:
             while self._remaining() and (left := self.deadline - time.monotonic()) > 0:
-                self.changed.wait(left)
+                self.changed.wait(min(left, LOOK_SECONDS) if self.hurried else left)
+                if self.hurried:
+                    self._end_quiet(pulses)
         self.left = end_descendants(self._leaders())
         for recorder in self.recorders.values():
             recorder.close()
         with self.changed:
             self.changed.wait_for(lambda: not self._remaining() or self.left, NOTED_SECONDS)
+        self.refresh()
         oom_kills = count_oom_kills() - self.oom_kills
         self.journal.tell(kind="gone", left=self.left, oom_kills=oom_kills)
         with self.changed:
             self.is_gone = True
             self.changed.notify_all()
+
+    def _end_quiet(self, pulses: Mapping[int, Pulse]) -> None:
+        """SIGKILL to the groups that do nothing any more."""
+        for index in pulses.keys() - self.ended:
+            if pulses[index].stopped():
+                signal_group(pulses[index].leader, signal.SIGKILL)
 
     def _remaining(self) -> set[int]:
         """Those of whose end the journal does not tell yet."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from launcher import herald
 from launcher.account import Account
 from launcher.capacity import CAPACITIES
 from launcher.errors import ProvisioningError
@@ -15,20 +16,18 @@ from launcher.gang import Report
 from launcher.providers import KINDS, Provider, Resource
 from launcher.provision import Joined
 from launcher.session import Session
-from launcher.verdict import Budget, Outcome, Verdict, judge
+from launcher.verdict import Budget, Outcome, judge
 
 LOOK_SECONDS = 0.2  # between looks at the API, growing
 LONGEST_LOOK_SECONDS = 5.0
-NAMING_SECONDS = 0.5  # for a lost host to turn out as preempted: it is replaced in any case
-# What a host that is going may do to a process, before the API says that it goes: SIGTERM,
-# SIGKILL, SIGHUP.
-SUSPICIOUS = frozenset({-15, 143, -9, 137, -1, 129})
+# From its end, for a lost host to turn out as preempted: it is replaced in any case.
+NAMING_SECONDS = 0.3
 
 Look = Callable[[], Mapping[str, Any]]
 
 
 def inquire(session: Session, joined: Joined, report: Report, account: Account) -> Evidence:
-    """All that can be known of an attempt that has ended, within the provider's window of news.
+    """All that can be known of an attempt that has ended, before what follows is decided.
 
     Every process that ended well is not asked about, unless its slice may be taken back at any
     time: a program that saves at the system's SIGTERM ends well, too.
@@ -46,36 +45,40 @@ def inquire(session: Session, joined: Joined, report: Report, account: Account) 
     if well and not CAPACITIES[joined.choice.offer.capacity].taken_back:
         return known
     session.screen.wait("asking what became of the slices")
-    evidence = with_news(session, known, look_of(session, joined))
+    evidence = with_news(session, known, look_of(session, joined), account)
     session.screen.wait("")
     return evidence
 
 
-def with_news(session: Session, known: Evidence, look: Look) -> Evidence:
-    """Look until the evidence explains what happened, or the window has passed."""
+def with_news(session: Session, known: Evidence, look: Look, account: Account) -> Evidence:
+    """Look until nothing that news may tell would change what follows, or it must have come."""
     began, delay = time.monotonic(), LOOK_SECONDS
-    window = KINDS[session.spec.provider.kind].news_seconds
     while True:
         waited = time.monotonic() - began
         evidence = dataclasses.replace(known, window=round(waited, 3), **look())
-        patience = window if is_unsure(judged := judge(evidence)) else NAMING_SECONDS
-        named = judged.outcome is not Outcome.HOST_LOST
-        if waited > patience or (named and patience is not window):
+        left = patience(session, evidence, account, waited)
+        if left <= 0:
             return evidence
-        session.interrupt.pause(delay)
+        session.interrupt.pause(min(delay, left))
         delay = min(1.5 * delay, LONGEST_LOOK_SECONDS)
 
 
-def is_unsure(verdict: Verdict) -> bool:
-    """Whether news of a lost slice would change what is charged, and what is made anew.
+def patience(session: Session, evidence: Evidence, account: Account, waited: float) -> float:
+    """How many seconds more to wait for news.
 
-    The API can lag behind the death of a host; a host that is known to be lost is replaced in any
-    case, and nothing is waited for.
+    The API can lag behind the death of a host. That is waited for only where it decides whether the
+    run ends: else it goes on with what it knows, and mends the charge later (`herald`).
     """
-    if verdict.outcome is Outcome.NETWORK:
-        return True
-    charged = verdict.budget is Budget.FAILURES
-    return charged and verdict.cause is not None and verdict.cause.code in SUSPICIOUS
+    judged, window = judge(evidence), news_seconds(session)
+    if judged.outcome is Outcome.HOST_LOST:
+        return evidence.moment + NAMING_SECONDS - time.time()
+    charged = judged.budget is Budget.FAILURES
+    doubtful = charged and (herald.is_unsure(judged) or herald.in_doubt(evidence, window))
+    return window - waited if doubtful and account.budget.stops(judged, evidence.step) else 0.0
+
+
+def news_seconds(session: Session) -> float:
+    return KINDS[session.spec.provider.kind].news_seconds
 
 
 def look_of(session: Session, joined: Joined) -> Look:

@@ -36,6 +36,8 @@ class Notices:
         self.url = f"http://{server}/computeMetadata/v1/instance/"
         self.tell = tell
         self.in_force: dict[str, dict[str, Any]] = {}
+        self.answers = False  # whether the server has answered when it was asked last
+        self.asking = threading.Lock()
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         threading.Thread(target=self._look, daemon=True).start()
         self._take_sigterm()
@@ -43,9 +45,19 @@ class Notices:
     def _look(self) -> None:
         wait = LOOK_SECONDS
         while True:
-            answered = [self._ask(kind, none) for kind, none in QUESTIONS.items()]
-            wait = LOOK_SECONDS if all(answered) else min(2 * wait, LOOK_LATER_SECONDS)
+            self._ask_all()
+            wait = LOOK_SECONDS if self.answers else min(2 * wait, LOOK_LATER_SECONDS)
             time.sleep(wait)
+
+    def refresh(self) -> None:
+        """Look at once, where it takes no time."""
+        if self.answers:
+            self._ask_all()
+
+    def _ask_all(self) -> None:
+        with self.asking:
+            answered = [self._ask(kind, none) for kind, none in QUESTIONS.items()]
+            self.answers = all(answered)
 
     def _ask(self, kind: str, none: str) -> bool:
         """Note what the server says; False when it says nothing."""

@@ -8,7 +8,7 @@ import json
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tenacity
@@ -25,11 +25,11 @@ from launcher.errors import (
     Superseded,
     WorkloadError,
 )
-from launcher.evidence import Cancelled, Evidence, Refusal
+from launcher.evidence import Cancelled, Earlier, Evidence, Refusal
 from launcher.feed import Feed
 from launcher.gang import Report
 from launcher.holding import Holding
-from launcher.inquiry import inquire
+from launcher.inquiry import inquire, news_seconds
 from launcher.member import Ending
 from launcher.outcome import Budget as Limit
 from launcher.outcome import Outcome
@@ -134,8 +134,8 @@ def one_attempt(
     evidence = dataclasses.replace(evidence, head_lost=ended.head_lost)
     judged = judge(evidence)
     write_verdict(session, judged, evidence)
-    account.earlier.append(verdict.in_short(session.folder.attempt, evidence, judged))
-    account.stop = account.budget.charge(judged, account.step)
+    heralds = account.charge(session.folder.attempt, evidence, judged, news_seconds(session))
+    tell_corrected(session, judged, heralds)
     holding.damaged(judged)
     account.save(session)  # before it is off the record: a charge is not forgotten
     registry.update(session.spec.name, attempt=None)
@@ -267,6 +267,17 @@ def write_verdict(session: Session, judged: Verdict, evidence: Evidence) -> None
     session.folder.event("verdict", outcome=judged.outcome, summary=judged.summary)
     content = verdict.record(evidence, judged)
     session.folder.write(f"verdicts/attempt-{session.folder.attempt}.json", content)
+
+
+def tell_corrected(session: Session, judged: Verdict, heralds: Sequence[Earlier]) -> None:
+    """Of earlier verdicts that this one explains: on screen, and in their own files."""
+    for earlier in heralds:
+        number, by = earlier.attempt, session.folder.attempt
+        text = f"attempt {number} is not charged: it was the same loss ({judged.summary})"
+        session.tell("corrected", text, number=number, by=by)
+        name = f"verdicts/attempt-{number}.json"
+        content = registry.read_json(session.folder.path / name) or {}
+        session.folder.write(name, {"corrected_by": by, **content})
 
 
 def failure_of(judged: Verdict, account: Account) -> LauncherError | None:

@@ -372,11 +372,20 @@ def _kills_its_host(facts: Facts, here: Sequence[Earlier]) -> bool:
     )
 
 
-def in_short(attempt: int, evidence: Evidence, verdict: Verdict) -> Earlier:
+def in_short(attempt: int, evidence: Evidence, verdict: Verdict, unsure: bool = False) -> Earlier:
     """What the evidence of later attempts keeps of this one."""
     place: Place | None = verdict.cause.member.place if verdict.cause else None
     created = evidence.created.get(place[0], "") if place else ""
-    return Earlier(attempt, verdict.outcome.value, place, created, verdict.code, evidence.step)
+    return Earlier(
+        attempt,
+        verdict.outcome.value,
+        place,
+        created,
+        verdict.code,
+        evidence.step,
+        evidence.moment,
+        unsure,
+    )
 
 
 def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:

@@ -164,9 +164,9 @@ class Hosts:
         wait_until(look)
         return endings
 
-    def stop(self, grace: float = PATIENCE) -> list[Ending]:
+    def stop(self, grace: float = PATIENCE, *, hurried: bool = False) -> list[Ending]:
         left = set(self.gang.members.values()) - {e.member for e in self.feed.endings}
-        return self.gang.stop(self.feed, grace, left)
+        return self.gang.stop(self.feed, grace, left, hurried=hurried)
 
     def descendants(self) -> list[psutil.Process]:
         return [p for host in self.hosts.values() for p in host.descendants()]

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from launcher.evidence import Told
-from tests.contract.hosts import ADDRESS, NOWHERE, SLEEP, Hosts, codes, python, wait_until
+from tests.contract.hosts import (
+    ADDRESS,
+    NOWHERE,
+    PLACES,
+    SLEEP,
+    Hosts,
+    codes,
+    python,
+    wait_until,
+)
 
 SAVES = """
 import signal, sys, time
@@ -127,6 +136,20 @@ def test_a_save_has_the_whole_grace_and_no_more(
         assert not made.descendants()
     finally:
         made.close()
+
+
+def test_a_notice_is_asked_for_when_a_process_has_died(hosts: Hosts, metadata: Metadata) -> None:
+    """What ends it may be the end of its host, of which a look each second has not heard yet."""
+    hosts.start(python(SLEEP), python(SLEEP))
+    hosts.take_until(lambda: len(hosts.feed.bytes) == 2)
+    count = len(metadata.asked)
+    wait_until(lambda: metadata.asked[count:].count("maintenance-event") == 2)  # not soon again
+    (host,) = hosts.hosts[0, 1].descendants()
+    metadata.values["preempted"] = "TRUE"
+    host.kill()
+    assert codes(hosts.follow()) == {"s0 h1": -9}
+    hosts.stop()
+    assert {n.place for n in hosts.feed.notices} == set(PLACES)
 
 
 def test_a_notice_before_the_start_is_told_at_the_start(hosts: Hosts, metadata: Metadata) -> None:

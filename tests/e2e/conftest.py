@@ -77,6 +77,10 @@ class Place:
     def result(self, name: str) -> Mapping[str, Any]:
         return dict(json.loads((self.folder / "runs" / name / "result.json").read_text()))
 
+    def verdict(self, name: str, attempt: int) -> Mapping[str, Any]:
+        path = self.folder / "runs" / name / "verdicts" / f"attempt-{attempt}.json"
+        return dict(json.loads(path.read_text()))
+
     def events(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / "runs" / name / "events.jsonl"
         if not path.exists():

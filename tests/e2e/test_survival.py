@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 
+from launcher.emulator import client as emulator
 from tests.e2e.conftest import Place
 
 pytestmark = pytest.mark.e2e
@@ -62,6 +64,22 @@ def train(place: Place) -> Place:
 
 def trouble(code: str) -> str:
     return f"workload.env.TROUBLE='{code}'"
+
+
+def program_of(place: Place, rank: int) -> psutil.Process:
+    """The process of that rank that runs now."""
+    for process in place.processes():
+        variables = process.environ()
+        if variables.get("LAUNCHER_PROCESS_ID") == str(rank) and "LAUNCHER_METRICS" in variables:
+            return process
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def preempt(place: Place, name: str) -> None:
+    """At once: the command line would take a second to start."""
+    endpoint = place.wait_for(name, "provisioning")["endpoint"]
+    fault = {"command": "fault", "fault": "preempt", "node": f"{name}-s0"}
+    emulator.control(endpoint, fault)
 
 
 def created(place: Place) -> int:
@@ -122,6 +140,42 @@ def test_a_lost_host_gets_its_slice_replaced(train: Place) -> None:
     assert (result["preemptions"], result["failures"]) == (1, 0)
     assert "s0 h1" in str(train.events("h"))
     assert created(train) == 2
+    train.assert_clean()
+
+
+@pytest.mark.parametrize(("failures", "attempts"), [(1, 3), (0, 2)])
+def test_a_process_killed_shortly_before_its_slice_is_no_failure(
+    train: Place, failures: int, attempts: int
+) -> None:
+    """With a failure left the run goes on at once; else it waits for news of the slice."""
+    options = (f"retry.max_failures={failures}", "name=d")
+    process = train.start(*RUN, "workload.args.steps=40", *options)
+    wait_for_step(train, "d", 15)
+    program_of(train, 1).kill()
+    train.wait_for("d", "again" if failures else "died")
+    time.sleep(0 if failures else 1)
+    preempt(train, "d")
+    assert process.wait(120) == 0
+    result = train.result("d")
+    assert (result["preemptions"], result["failures"], result["attempts"]) == (1, 0, attempts)
+    verdicts = [train.verdict("d", number) for number in range(attempts)]
+    assert [v.get("corrected_by") for v in verdicts] == (
+        [1, None, None] if failures else [None, None]
+    )
+    assert result["final_step"] == 40
+    assert created(train) == 2
+    train.assert_clean()
+
+
+def test_a_killed_process_starts_again_without_a_wait_for_news(train: Place) -> None:
+    process = train.start(*RUN, "workload.args.steps=30", "retry.max_failures=1", "name=q")
+    wait_for_step(train, "q", 15)
+    program_of(train, 1).kill()
+    assert process.wait(120) == 0
+    result = train.result("q")
+    assert (result["preemptions"], result["failures"], result["attempts"]) == (0, 1, 2)
+    assert train.verdict("q", 0)["evidence"].get("window", 0.0) < 1.0
+    assert created(train) == 1
     train.assert_clean()
 
 
