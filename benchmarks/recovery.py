@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ STEPS = Path(__file__).with_name("baselines") / "steps.py"
 STEP = re.compile(rb"step (\d+) ([\d.]+)\n")
 SECONDS = 120.0
 POLL_SECONDS = 30.0
+FIRST_STEP = "first new step"
 
 
 def wait_for(what: Callable[[], Any], seconds: float = SECONDS) -> Any:
@@ -98,18 +100,27 @@ class Launched:
                 continue
         raise SystemExit("no process to kill")
 
-    def strike(self, deed: Callable[[], None]) -> tuple[float, float, float]:
-        """Seconds until noticed, until the first new step, and those spent on new slices."""
+    def strike(self, deed: Callable[[], None]) -> dict[str, float]:
+        """Seconds from the deed until it was noticed, and until the first new step, less those
+        spent on a new slice; and by phase.
+        """
         self.running()
         before, struck = len(self.events()), time.time()
         deed()
         wait_for(lambda: [e for e in self.events()[before:] if e["kind"] == "died"])
         noticed = time.time() - struck
-        step = wait_for(lambda: first_step_after(self.log(), struck))
+        step = wait_for(lambda: first_step_after(self.log(), struck)) - struck
         new = self.events()[before:]
-        kinds = {event["kind"]: event["elapsed"] for event in reversed(new)}
-        made = kinds["cluster"] - kinds["again"] if "provisioning" in kinds else 0.0
-        return noticed, step - struck, made
+        at = {event["kind"]: event["elapsed"] for event in reversed(new)}
+        made = at["cluster"] - at["again"] if "provisioning" in at else 0.0
+        judged, ordered = at["verdict"] - at["died"], at["started"] - at["verdict"] - made
+        return {
+            "noticed": noticed,
+            "the others ended, all judged": judged,
+            "the next attempt ordered": ordered,
+            "from there to the first new step": step - made - noticed - judged - ordered,
+            FIRST_STEP: step - made,
+        }
 
     def kill_process(self) -> None:
         self.program().send_signal(signal.SIGKILL)
@@ -209,34 +220,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=5, help="how many times each")
     runs = parser.parse_args().n
-    rows: dict[str, list[float]] = {}
+    rows: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as folder:
         launched, by_hand = Launched(Path(folder)), ByHand(Path(folder))
         try:
             for turn in range(runs + 1):
-                noticed, total, _ = launched.strike(launched.kill_process)
-                hand = by_hand.strike()
-                host_noticed, host_total, made = launched.strike(launched.kill_host)
-                if turn:  # the first round warms up
-                    rows.setdefault("process, noticed", []).append(noticed)
-                    rows.setdefault("process, first new step", []).append(total)
-                    rows.setdefault("host, noticed", []).append(host_noticed)
-                    rows.setdefault("host, first new step less new slice", []).append(
-                        host_total - made
-                    )
-                    rows.setdefault("by hand, first new step", []).append(hand)
+                found = {"process": launched.strike(launched.kill_process)}
+                found["by hand"] = {FIRST_STEP: by_hand.strike()}
+                found["host, less the new slice"] = launched.strike(launched.kill_host)
+                for what, times in found.items() if turn else ():  # the first round warms up
+                    for phase, seconds in times.items():
+                        rows[f"{what}: {phase}"].append(seconds)
         finally:
             launched.end()
             by_hand.end()
+    hand = statistics.median(rows[f"by hand: {FIRST_STEP}"])
     with empty_job() as job:
-        jobs = [job() for _ in range(runs)]
-    hand = statistics.median(rows["by hand, first new step"])
-    rows["polling, first new step"] = [hand + POLL_SECONDS / 2 + took for took in jobs]
+        rows[f"polling: {FIRST_STEP}"] = [hand + POLL_SECONDS / 2 + job() for _ in range(runs)]
+    show(rows, hand)
+
+
+def show(rows: dict[str, list[float]], hand: float) -> None:
     print("| what | median | range | / by hand | / polling |\n| --- | --- | --- | --- | --- |")
-    polling = statistics.median(rows["polling, first new step"])
+    polling = statistics.median(rows[f"polling: {FIRST_STEP}"])
     for name, times in rows.items():
         middle = statistics.median(times)
-        ratios = f"{middle / hand:.2f} | {middle / polling:.2f}" if "step" in name else " | "
+        is_whole = name.endswith(f": {FIRST_STEP}")
+        ratios = f"{middle / hand:.2f} | {middle / polling:.2f}" if is_whole else " | "
         print(f"| {name} | {middle:.2f} s | {min(times):.2f} to {max(times):.2f} | {ratios} |")
 
 

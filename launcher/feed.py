@@ -73,7 +73,7 @@ class Feed:
             self.session.timeline.enter("recovery")
         if failed and not self.failed and not ending.collateral:
             grace = f"{self.session.spec.retry.grace:g} s"
-            text = f"{ending.member}: {ending.reason}; the others have {grace} to leave"
+            text = f"{ending.member}: {ending.reason}; the others have up to {grace} to save"
             self.session.screen.phase("died", text)
         self.failed = self.failed or failed
         self.session.folder.event("died" if failed else "ended", **in_event(ending))

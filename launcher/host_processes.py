@@ -29,7 +29,7 @@ PATIENCE_SECONDS = {True: 1.0, False: 0.1}
 DISK_FULL_SECONDS = 5.0  # for the last output of a process to find room
 NOTED_SECONDS = 10.0  # for the news of processes that were killed
 END_SECONDS = KILL_SECONDS + NOTED_SECONDS + 10.0
-LOOK_SECONDS = 0.04  # whether what has been told to leave does anything
+LOOK_SECONDS = 0.025  # whether what has been told to leave does anything
 
 
 class HostProcesses:
@@ -231,9 +231,9 @@ class HostProcesses:
         pulses = {index: Pulse(child.pid, self.peers) for index, child in self.children.items()}
         with self.changed:
             while self._remaining() and (left := self.deadline - time.monotonic()) > 0:
-                self.changed.wait(min(left, LOOK_SECONDS) if self.hurried else left)
                 if self.hurried:
                     self._end_quiet(pulses)
+                self.changed.wait(min(left, LOOK_SECONDS) if self.hurried else left)
         self.left = end_descendants(self._leaders())
         for recorder in self.recorders.values():
             recorder.close()

@@ -18,10 +18,10 @@ from launcher.provision import Joined
 from launcher.session import Session
 from launcher.verdict import Budget, Outcome, judge
 
-LOOK_SECONDS = 0.2  # between looks at the API, growing
+LOOK_SECONDS = 0.1  # between looks at the API, growing
 LONGEST_LOOK_SECONDS = 5.0
 # From its end, for a lost host to turn out as preempted: it is replaced in any case.
-NAMING_SECONDS = 0.3
+NAMING_SECONDS = 0.2
 
 Look = Callable[[], Mapping[str, Any]]
 

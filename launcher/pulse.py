@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-QUIET_SECONDS = 0.2
+QUIET_SECONDS = 0.15
 REMOTE_SECONDS = 5.0  # with a connection to anything but its peers, or a TPU open
 CPU_SECONDS, CPU_SHARE = 0.011, 0.02  # a tick of the clock (10 ms), and of what has passed
 DEVICES = ("/dev/accel", "/dev/vfio/")  # of TPU VMs

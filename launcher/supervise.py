@@ -121,7 +121,8 @@ def one_attempt(
         session.folder.next()
     joined = holding.ready()
     found = alive_on(joined, going_on) if going_on else None
-    asked = program_of(joined, make_attempt(session, archive.digest(manifest)))
+    code = archive.digest(manifest)
+    asked = program_of(joined, make_attempt(session, code))
     if found and found["program"] != asked:
         session.tell("other", "what runs there is another program, or has other arguments: it ends")
         found = None
@@ -129,7 +130,7 @@ def one_attempt(
         session.folder.turn_to(found["number"])
     else:
         account.begin_attempt(resumed=session.folder.attempt > 0)
-    ended = run_gang(session, joined, manifest, account, found)
+    ended = run_gang(session, joined, manifest, code, account, found)
     evidence = inquire(session, joined, ended, account)
     evidence = dataclasses.replace(evidence, head_lost=ended.head_lost)
     judged = judge(evidence)
@@ -164,15 +165,16 @@ def run_gang(
     session: Session,
     joined: Joined,
     manifest: Manifest,
+    code: str,
     account: Account,
     found: Mapping[str, Any] | None,
 ) -> Report:
-    """Ship the code and run, or follow what runs; lost hosts are endings as well.
+    """Ship the code (a digest) and run, or follow what runs; lost hosts are endings as well.
 
     Raises HeadLost where the head is not ours to make anew.
     """
     processes, address = joined.choice.processes, joined.head.address
-    attempt = make_attempt(session, archive.digest(manifest))
+    attempt = make_attempt(session, code)
     feed, pause = Feed(session, account), watchful_pause(session, joined)
     try:
         if found:
