@@ -224,27 +224,33 @@ class HostProcesses:
     def _end(self) -> None:
         with self.starting:  # all have been started
             pass
+        asking = threading.Thread(target=self.refresh)
+        asking.start()
         if self.deadline > time.monotonic():
             for index, child in self.children.items():
                 if index not in self.ended:
                     signal_group(child.pid, signal.SIGTERM)
+        self._await_leaving()
+        self.left = end_descendants(self._leaders())
+        for recorder in self.recorders.values():
+            recorder.close()
+        with self.changed:
+            self.changed.wait_for(lambda: not self._remaining() or self.left, NOTED_SECONDS)
+        asking.join()
+        oom_kills = count_oom_kills() - self.oom_kills
+        self.journal.tell(kind="gone", left=self.left, oom_kills=oom_kills)
+        with self.changed:
+            self.is_gone = True
+            self.changed.notify_all()
+
+    def _await_leaving(self) -> None:
+        """Until none remains, or the deadline has passed."""
         pulses = {index: Pulse(child.pid, self.peers) for index, child in self.children.items()}
         with self.changed:
             while self._remaining() and (left := self.deadline - time.monotonic()) > 0:
                 if self.hurried:
                     self._end_quiet(pulses)
                 self.changed.wait(min(left, LOOK_SECONDS) if self.hurried else left)
-        self.left = end_descendants(self._leaders())
-        for recorder in self.recorders.values():
-            recorder.close()
-        with self.changed:
-            self.changed.wait_for(lambda: not self._remaining() or self.left, NOTED_SECONDS)
-        self.refresh()
-        oom_kills = count_oom_kills() - self.oom_kills
-        self.journal.tell(kind="gone", left=self.left, oom_kills=oom_kills)
-        with self.changed:
-            self.is_gone = True
-            self.changed.notify_all()
 
     def _end_quiet(self, pulses: Mapping[int, Pulse]) -> None:
         """SIGKILL to the groups that do nothing any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from launcher import herald
@@ -20,6 +21,7 @@ from launcher.verdict import Budget, Outcome, judge
 
 LOOK_SECONDS = 0.1  # between looks at the API, growing
 LONGEST_LOOK_SECONDS = 5.0
+MOST_LOOKS = 16  # at a time
 # From its end, for a lost host to turn out as preempted: it is replaced in any case.
 NAMING_SECONDS = 0.2
 
@@ -93,11 +95,13 @@ def look(provider: Provider, joined: Joined) -> dict[str, Any]:
     """Fields of the evidence. What the API does not tell, since it is away, is left out."""
     requests = joined.choice.requests
     names = [name for request in requests for name in request.node_names]
+    waiting = [request.name for request in requests if request.queued]
     try:
-        nodes = dict(enumerate(provider.get(name) for name in names))
-        queued = [provider.get(request.name) for request in requests if request.queued]
+        with ThreadPoolExecutor(MOST_LOOKS) as pool:
+            found = list(pool.map(provider.get, (*names, *waiting)))
     except ProvisioningError:
         return {}
+    nodes, queued = dict(enumerate(found[: len(names)])), found[len(names) :]
     there = {index: node for index, node in nodes.items() if node}
     return {
         "node_states": {index: node.raw_state if node else GONE for index, node in nodes.items()},

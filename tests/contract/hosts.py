@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -99,7 +100,8 @@ class Host:
     def kill(self) -> None:
         """As the end of a VM: everything at once."""
         for process in [psutil.Process(self.process.pid), *self.descendants()]:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # the first may have been its reaper
+                process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe
