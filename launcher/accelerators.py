@@ -56,9 +56,14 @@ class Accelerator:
         return self.runtime_version_jax if framework == "jax" else self.runtime_version_torch
 
     @property
+    def devices_per_chip(self) -> int:
+        """How many devices JAX and PyTorch/XLA see of each chip."""
+        return 2 if self.generation in _TWO_DEVICES_A_CHIP else 1
+
+    @property
     def jax_devices_per_host(self) -> int:
         """Length of `jax.local_devices()` on one host."""
-        return self.chips_per_host * (2 if self.generation in _TWO_DEVICES_A_CHIP else 1)
+        return self.chips_per_host * self.devices_per_chip
 
     @property
     def chips_per_host_bounds(self) -> str:
@@ -68,9 +73,17 @@ class Accelerator:
     @property
     def host_bounds(self) -> str:
         """The hosts of the slice as a box, the topology over the chips of a host: `2,2,8`."""
-        topology = (*map(int, self.topology.split("x")), 1)[:3]
         chips = _CHIP_BOUNDS[self.chips_per_host]
-        return _join(tuple(whole // part for whole, part in zip(topology, chips, strict=True)))
+        return _join(tuple(all_ // part for all_, part in zip(self._box, chips, strict=True)))
+
+    @property
+    def chip_bounds(self) -> str:
+        """The chips of the slice as a box: `4,4,16`."""
+        return _join(self._box)
+
+    @property
+    def _box(self) -> tuple[int, ...]:
+        return (*map(int, self.topology.split("x")), 1)[:3]
 
 
 def all_types() -> tuple[str, ...]:
