@@ -34,7 +34,7 @@ from launcher.notices import Notices
 
 PORTS = range(12_000, 20_000)  # below those that `raynode` gives to Ray's own processes
 # Set by Ray, by the image or by an earlier tenant; never meant for the user's process.
-FOREIGN_PREFIXES = ("RAY_", "TPU_", "MEGASCALE_", "LAUNCHER_")
+FOREIGN_PREFIXES = ("RAY_", "TPU_", "CLOUD_TPU_", "MEGASCALE_", "LAUNCHER_")
 
 
 class Agent:
@@ -91,15 +91,15 @@ class Agent:
                 unpack(file, self._code(digest))
             archive.unlink()
 
-    def prepare(self, digest: str, key: str) -> dict[str, Any]:
-        """End what an earlier attempt left here; give a port that is free now.
+    def prepare(self, digest: str, key: str, ports: int = 1) -> dict[str, Any]:
+        """End what an earlier attempt left here; give so many ports that are free now.
 
         `left` are the ids of processes that do not die: the TPU may still be theirs.
         """
         left = self.mine.end() if self.mine else []
         left += end_strays(self._attempts())
         self.mine, self.prepared = None, key
-        return {"port": free_port(), "code": self.has_code(digest), "left": left}
+        return {"ports": free_ports(ports), "code": self.has_code(digest), "left": left}
 
     def start(self, order: dict[str, Any]) -> bool:
         """Start the processes of `order` (see `fanout.make_orders`) and report to its `callback`.
@@ -177,16 +177,18 @@ def clean_environment(environment: dict[str, str]) -> dict[str, str]:
     """The host's own environment without what belongs to Ray, the image or another tenant."""
     kept = {k: v for k, v in environment.items() if not k.startswith(FOREIGN_PREFIXES)}
     folder = os.path.dirname(sys.executable)
-    # A TPU that JAX cannot open must be an error, not a silent fall back to the CPU.
-    defaults = {"JAX_PLATFORMS": "tpu,cpu", "PYTHONUNBUFFERED": "1"}
+    # A TPU that cannot be opened must be an error, not a silent fall back to the CPU.
+    defaults = {"JAX_PLATFORMS": "tpu,cpu", "PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1"}
     return defaults | kept | {"PATH": f"{folder}:{kept.get('PATH', os.defpath)}"}
 
 
-def free_port() -> int:
-    """A port nobody listens on now, on any of this machine's addresses."""
-    while True:
+def free_ports(count: int) -> list[int]:
+    """Ports, no two alike, on which nobody listens now, on any of this machine's addresses."""
+    found: set[int] = set()
+    while len(found) < count:
         port = random.choice(PORTS)
         with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
-            return port
+            found.add(port)
+    return list(found)

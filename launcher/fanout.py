@@ -16,6 +16,7 @@ from launcher.errors import ClusterError
 from launcher.gang import Gang, Report, Sink
 from launcher.member import Ending, Member, Place
 from launcher.plan import Process
+from launcher.rendezvous import Meeting, ports_of_host
 
 ANSWER_SECONDS = 60.0  # to prepare, to start, or to take a piece of the code
 
@@ -214,13 +215,17 @@ def make_orders(
     gang: Gang, hosts: Mapping[Place, Host], processes: Sequence[Process], attempt: Attempt
 ) -> dict[Place, dict[str, Any]]:
     """What each agent is to start: the plan's processes with this attempt's rendezvous."""
-    prepared = ask(hosts, lambda host: host.agent.prepare.remote(attempt.code, gang.key))
+    ports = ports_of_host(max(process.index for process in processes) + 1)
+    prepared = ask(hosts, lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports))
     if stuck := {place: answer["left"] for place, answer in prepared.items() if answer["left"]}:
         names = "; ".join(f"s{s} h{h}: {', '.join(map(str, ids))}" for (s, h), ids in stuck.items())
         raise HostsLost(sorted(stuck), f"processes of an earlier attempt do not die ({names})")
     if bare := [place for place, answer in prepared.items() if not answer["code"]]:
         raise ClusterError(f"the code did not reach {', '.join(f's{s} h{h}' for s, h in bare)}")
-    meeting = rendezvous(hosts, prepared[min(hosts)]["port"])
+    meeting = Meeting(
+        {place: host.address for place, host in hosts.items()},
+        {place: answer["ports"] for place, answer in prepared.items()},
+    )
     return {
         place: {
             "callback": gang.callback,
@@ -235,7 +240,7 @@ def make_orders(
                 {
                     "process": process.index,
                     "argv": list(process.argv),
-                    "env": {**meeting[place], **process.env, **attempt.env},
+                    "env": {**meeting.env(process), **process.env, **attempt.env},
                 }
                 for process in processes
                 if process.place == place
@@ -254,24 +259,3 @@ def attach_orders(
         known[member.place][member.index] = [size, lines]
     shared = {"callback": gang.callback, "key": gang.key, "since": time.time_ns()}
     return {place: {**shared, "host": list(place), "offsets": known[place]} for place in hosts}
-
-
-def rendezvous(hosts: Mapping[Place, Host], port: int) -> dict[Place, dict[str, str]]:
-    """How the processes find each other: what a plain `jax.distributed.initialize()` reads.
-
-    The MEGASCALE_* keys are always set, empty for one slice: JAX asks a metadata server for those
-    that are absent.
-    """
-    many = len({slice_ for slice_, _ in hosts}) > 1
-    return {
-        (slice_, worker): {
-            "TPU_WORKER_HOSTNAMES": ",".join(
-                host.address for host in hosts.values() if host.slice == slice_
-            ),
-            "JAX_COORDINATOR_PORT": str(port),
-            "MEGASCALE_COORDINATOR_ADDRESS": hosts[min(hosts)].address if many else "",
-            "MEGASCALE_NUM_SLICES": str(len({s for s, _ in hosts})) if many else "",
-            "MEGASCALE_SLICE_ID": str(slice_) if many else "",
-        }
-        for slice_, worker in hosts
-    }

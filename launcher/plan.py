@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from launcher import chips
 from launcher.prices import cost_per_hour
+from launcher.rendezvous import torchrun
 from launcher.requests import Identity, Request, requests_for
 from launcher.spec import Offer, Spec
 from launcher.startup import host_config, startup_script
@@ -21,6 +23,7 @@ class Process:
     """One rank: where it runs, and what is known of it before the hosts are there.
 
     `index` counts the processes of its host; `rank` all of them, by (slice, worker id, index).
+    `chips` are those of its host that are its own alone; empty: all of them.
     """
 
     slice: int
@@ -29,6 +32,7 @@ class Process:
     rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    chips: tuple[int, ...] = ()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -127,24 +131,28 @@ def host_script(spec: Spec, offer: Offer) -> str:
 
 
 def plan_processes(spec: Spec, offer: Offer) -> list[Process]:
-    """One process per host, in the order of ranks: slice, then worker id."""
+    """In the order of ranks: slice, worker id, then index on the host."""
     if spec.workload is None:
         return []
-    hosts, slices = offer.accelerator.hosts, spec.mode.slices
-    argv = spec.workload.argv("python3")
-    return [
-        Process(
-            s, h, 0, s * hosts + h, argv, process_env(spec, s, h, s * hosts + h, hosts * slices)
-        )
-        for s in range(slices)
-        for h in range(hosts)
-    ]
+    by_chip, accelerator = spec.mode.processes == "chip", offer.accelerator
+    per_host = chips.per_host(accelerator) if by_chip else 1
+    argv, ranks = spec.workload.argv("python3"), spec.mode.slices * accelerator.hosts * per_host
+    processes = []
+    for rank in range(ranks):
+        whole, index = divmod(rank, per_host)
+        slice_, host = divmod(whole, accelerator.hosts)
+        env = process_env(spec, slice_, host, rank, ranks)
+        if by_chip:
+            env |= chips.one_of_slice(accelerator, host, index)
+            env |= torchrun(spec.name, rank, ranks, index, per_host)
+        own = (index,) if by_chip else ()
+        processes.append(Process(slice_, host, index, rank, argv, env | shown_env(spec), own))
+    return processes
 
 
 def process_env(spec: Spec, index: int, host: int, rank: int, ranks: int) -> dict[str, str]:
-    """What is the same in every attempt; `fanout` adds addresses, ports and the attempt."""
-    assert spec.workload is not None
-    own = {
+    """What is the same in every attempt; `Meeting` adds addresses and ports."""
+    return {
         "LAUNCHER_RUN": spec.name,
         "LAUNCHER_SLICE": str(index),
         "LAUNCHER_HOST": str(host),
@@ -152,5 +160,9 @@ def process_env(spec: Spec, index: int, host: int, rank: int, ranks: int) -> dic
         "LAUNCHER_NUM_PROCESSES": str(ranks),
         "TPU_WORKER_ID": str(host),
     }
-    shown = {k: v for k, v in spec.workload.env.items() if k not in spec.workload.secret_env}
-    return {**own, **shown}
+
+
+def shown_env(spec: Spec) -> dict[str, str]:
+    """The user's variables, without those that are secrets."""
+    assert spec.workload is not None
+    return {k: v for k, v in spec.workload.env.items() if k not in spec.workload.secret_env}

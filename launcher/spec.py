@@ -100,8 +100,8 @@ class Mode:
     """How the program is spread over the hosts."""
 
     name: str
-    framework: str  # jax
-    processes: str  # one a host: host
+    framework: str  # jax | torch_xla
+    processes: str  # one a host, or one a chip: host | chip
     slices: int
     requirements: tuple[str, ...]  # Python packages of the framework, for every host
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ray_cluster import cluster, environment
 
-PROGRAM = Path(__file__).parents[2] / "workloads" / "basic.py"
+PROGRAM = Path(__file__).parents[2] / "workloads" / "basic_jax.py"
 
 
 def main() -> None:

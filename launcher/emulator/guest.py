@@ -113,15 +113,19 @@ def environment(me: Guest, home: Path, temp: Path) -> dict[str, str]:
 
 
 def tpu_variables(accelerator: Accelerator) -> dict[str, str]:
-    """What makes JAX take the CPU for TPU chips.
+    """What makes JAX and PyTorch/XLA take the CPU for TPU chips.
 
-    It then finds its peers through the metadata server, as it does on a real TPU VM.
+    JAX then finds its peers through the metadata server, as it does on a real TPU VM. Many hosts
+    share one machine: a thread each is enough for what OpenMP does in PyTorch.
     """
     return {
         "JAX_FORCE_TPU_INIT": "1",
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(accelerator.jax_devices_per_host),
         "PJRT_DEVICE": "CPU",
+        "CPU_NUM_DEVICES": str(accelerator.jax_devices_per_host),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
     }
 
 

@@ -157,8 +157,10 @@ def others(planned: Plan) -> Iterator[str]:
 
 def processes(choice: Choice) -> Iterator[str]:
     """Each rank in a line, as far as a screen goes; all have the same argv."""
+    several = any(process.index for process in choice.processes)
     for process in choice.processes[:SHOWN]:
-        yield f"  s{process.slice} h{process.host}: {shlex.join(process.argv)}"
+        index = f" p{process.index}" if several else ""
+        yield f"  s{process.slice} h{process.host}{index}: {shlex.join(process.argv)}"
     if left := len(choice.processes[SHOWN:]):
         yield f"  … and {left} more of the same"
 

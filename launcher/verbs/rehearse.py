@@ -38,6 +38,7 @@ STANDARD = "standard"
 
 def rehearse(arguments: Arguments) -> int:
     """0 if every scenario passed, else 5. Raises ConfigError before anything is begun."""
+    from launcher import extras
     from launcher.rehearsal import table
 
     values = arguments.values
@@ -46,6 +47,7 @@ def rehearse(arguments: Arguments) -> int:
     words, dropped = own_words(arguments.overrides)
     forced = [*words, *(f"{key}={value}" for key, value in FORCED.items())]
     spec, plan = load(dataclasses.replace(arguments, overrides=forced))
+    extras.require(spec)
     notes = list(notes_of(arguments, spec, plan, dropped))
     if "--random" in values:
         notes.append(f"seed {seed}: --random {values['--random']} --seed {seed} draws the same")

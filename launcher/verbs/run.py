@@ -8,9 +8,10 @@ from launcher.verbs.loading import load, scan
 
 
 def run(arguments: Arguments) -> int:
-    from launcher import git, source
+    from launcher import extras, git, source
 
     spec, plan = load(arguments)
+    extras.require(spec)
     manifest = scan(spec)
     if spec.cluster.coordinator != "here":
         from launcher.remote.launch import launch

@@ -8,7 +8,10 @@ from launcher.verbs.loading import load
 
 
 def up(arguments: Arguments) -> int:
+    from launcher import extras
+
     spec, plan = load(arguments, workload=False)
+    extras.require(spec)
     if spec.cluster.coordinator != "here":
         from launcher.remote.launch import launch
 

@@ -68,7 +68,7 @@ def test_the_main_job(tmp_path: Path) -> None:
     assert (made.mode.framework, made.mode.slices) == ("jax", 1)
     assert made.provider.kind == "local"
     assert made.workload is not None
-    assert made.workload.argv("py") == ("py", "basic.py")
+    assert made.workload.argv("py") == ("py", "basic_jax.py")
     assert made.workload.working_dir == WORKLOADS
     assert made.overrides == ("cluster=v6e-16", "mode=jax", "workload=basic")
     assert dict(made.choices) == {

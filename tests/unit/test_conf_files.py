@@ -77,7 +77,7 @@ def test_google_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_ships_is_there() -> None:
-    assert (WORKLOADS / "basic.py").is_file()
+    assert (WORKLOADS / "basic_jax.py").is_file()
 
 
 @pytest.mark.parametrize("name", [file.name for file in sorted(SCHEMAS.glob("*.json"))])

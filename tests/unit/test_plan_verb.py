@@ -87,7 +87,7 @@ def test_the_coordinator_in_json(show: Show) -> None:
 
 def test_many_processes_do_not_fill_the_screen(show: Show) -> None:
     told = show("cluster=v6e-256")
-    assert told.count("python3 basic.py") == 8
+    assert told.count("python3 basic_jax.py") == 8
     assert "  … and 56 more of the same\n" in told
 
 

@@ -1,6 +1,6 @@
 """The smallest useful program: every host says what it sees, and all chips add up one number.
 
-It is an ordinary JAX program. Alone (`python workloads/basic.py`) it uses the devices of this
+It is an ordinary JAX program. Alone (`python workloads/basic_jax.py`) it uses the devices of this
 machine; started by the launcher, the bare `jax.distributed.initialize()` finds its peers.
 """
 
