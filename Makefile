@@ -6,7 +6,14 @@
 PYTHON ?= python3
 LAUNCHER_VENV ?= .venv
 SEED := $(or $(SEED),$(shell date +%s))
-INSTALLED := $(LAUNCHER_VENV)/.installed
+# What each needs beside the launcher, by extras of pyproject.toml, and how much that is in all.
+FOR := $(LAUNCHER_VENV)/.for-
+EXTRAS_demo := lm
+SIZE_demo := 90 packages, 1.2 GB: one to four minutes
+EXTRAS_check := dev
+SIZE_check := 110 packages, 1.3 GB: one to six minutes
+EXTRAS_test := dev,torch
+SIZE_test := 150 packages, 8 GB, with PyTorch as it comes from PyPI: two to ten minutes
 RUN := "$(LAUNCHER_VENV)/bin/python"
 
 # An inherited wish not to write bytecode would double the start of every process.
@@ -17,27 +24,27 @@ unexport PYTHONHOME
 
 .PHONY: demo test check e2e bench stress clean
 
-demo: $(INSTALLED)
+demo: $(FOR)demo
 	@$(RUN) -m launcher cluster=v6e-16 mode=jax workload=basic
 
-test: check
+test: check $(FOR)test
 	@$(RUN) -m pytest -q
 
-check: $(INSTALLED)
+check: $(FOR)check
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
 
-e2e: $(INSTALLED)
+e2e: $(FOR)test
 	@$(RUN) -m pytest -q -m e2e tests/e2e
 
-bench: $(INSTALLED)
+bench: $(FOR)check
 	@$(RUN) benchmarks/launch.py
 	@$(RUN) benchmarks/recovery.py
 	@$(RUN) benchmarks/calls.py
 
 # `make stress SEED=…` draws the same sequences of launchers, faults and deaths again.
-stress: $(INSTALLED)
+stress: $(FOR)test
 	@echo "seed $(SEED)"
 	@$(RUN) -m pytest -q -m stress --hypothesis-seed=$(SEED)
 
@@ -45,17 +52,17 @@ clean:
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(FOR)%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
 	  echo "The launcher needs Python 3.11 to 3.13, and '$(PYTHON)' is not that." \
 	       "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) lacks the venv module (Debian, Ubuntu: apt install python3-venv)." >&2; \
 	  exit 1; }
-	@echo "Installing into $(LAUNCHER_VENV): 110 packages, 1.3 GB. This takes one to six minutes ..."
+	@echo "Installing into $(LAUNCHER_VENV): $(SIZE_$*) ..."
 	@$(PYTHON) -m venv "$(LAUNCHER_VENV)"
 	@$(RUN) -m pip install -qq --disable-pip-version-check --compile \
-	  --constraint constraints.txt --editable '.[dev]'
+	  --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'
 	@$(RUN) -m compileall -q launcher
 	@touch "$@"
 	@echo "Installed. To use it anywhere: source $(LAUNCHER_VENV)/bin/activate"

@@ -98,6 +98,9 @@ TABLE = _patterns(
         (Kind.COORDINATION, r"DEADLINE_EXCEEDED.*GetKeyValue\(\) timed out", "JAX 0.10.2"),
         (Kind.PEER_LOST, r"Gloo [\w-]+ failed: .*(Connection|Timed out|peer)", "JAX 0.10.2"),
         (Kind.PEER_LOST, r"\bgloo/transport/tcp\b.*(Connection|Timed out|closed)", "PyTorch"),
+        (Kind.PEER_LOST, r"Connection was likely closed\. Did the remote server", "PyTorch"),
+        (Kind.COORDINATION, r"DistStoreError: (Timed out|wait timeout) after", "PyTorch 2.9"),
+        (Kind.COORDINATION, r"The client socket has timed out after .* to connect to", "PyTorch"),
         (Kind.PEER_LOST, r"grpc_message:\"Socket closed\"", "marin-community/marin#5747"),
         (Kind.PEER_LOST, r"\bSocket closed\b", "marin-community/marin#5753"),
         (Kind.PEER_LOST, r"Connection (closed|reset) by peer|Broken pipe", "errno(3)"),
@@ -116,8 +119,10 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 _AT_EXIT = re.compile(r"Exception ignored in|Error in atexit|Exception in thread")
 # The runtime's own log lines (glog, absl, TSL), which follow a fatal traceback.
 _RUNTIME_LINE = re.compile(
-    r"[IWEF]\d{4} \d\d:\d\d|\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+: [IWEF] |\*\*\* |WARNING: All log"
+    r"\[?[IWEF]\d{4} \d\d:\d\d|\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+: [IWEF] |\*\*\* |WARNING: All log"
 )
+# What PyTorch sets before the lines of an uncaught exception, once processes are a group.
+_RANK = re.compile(r"^\[rank\d+\]: ?")
 _FATAL_LINE = re.compile(r"F\d{4} \d\d:\d\d")
 # What stands before the error itself: glog's prefix, and JAX's advice at an abort.
 _PREFIX = re.compile(r"[IWEF]\d{4} \S+ +\d+ \S+\] (.*absl::Status: )?")
@@ -134,7 +139,7 @@ def find(tail: str) -> Signature | None:
     The exception that ended the program counts before what the runtime logs afterwards, and the
     first cause of a chain of exceptions before the later ones.
     """
-    lines = tail.splitlines()
+    lines = [_RANK.sub("", line) for line in tail.splitlines()]
     for chain in reversed(list(_chains(lines))):
         return _name_tasks(_of_exceptions(chain), tail)
     recent = lines[-LAST_LINES:][::-1]
@@ -248,7 +253,7 @@ def _name_tasks(signature: Signature, tail: str) -> Signature:
 
 MEANINGS: Mapping[Kind, str] = {
     Kind.PEER_LOST: "lost the connection to a peer",
-    Kind.COORDINATION: "was ended by JAX since another process was lost",
+    Kind.COORDINATION: "was ended since another process was lost",
     Kind.NETWORK: "could not reach another machine",
     Kind.HOST_MEMORY: "ran out of host memory",
     Kind.HBM: "ran out of device memory (HBM)",

@@ -98,6 +98,12 @@ def _variables(draft: Draft) -> Iterator[Problem]:
             yield draft.origins.problem("the launcher sets this variable itself", here)
 
 
+def _processes(draft: Draft) -> Iterator[Problem]:
+    if draft["mode.framework"] == "jax" and draft["mode.processes"] == "chip":
+        hint = "mode=torch_xla has one a chip"
+        yield draft.origins.problem("JAX has one process a host", ("mode", "processes"), hint)
+
+
 def _platform(draft: Draft) -> Iterator[Problem]:
     platforms = draft["workload.env"].get("JAX_PLATFORMS") or ""
     if draft["provider.kind"] == "local" and "tpu" in platforms.lower().split(","):
@@ -179,6 +185,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("retry.restart_exit_codes", "retry.stop_exit_codes"), _exit_codes),
     (("provider",), _provider),
     (("provider.rules",), _rules),
+    (("mode.framework", "mode.processes"), _processes),
     (("mode.requirements",), _mode_requirements),
 )
 
@@ -189,7 +196,10 @@ _WORKLOAD_CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("workload.args", "workload.command"), _argv_secrets),
     (("workload.requirements",), _workload_requirements),
     (
-        ("workload.script", "workload.module", "workload.command", "workload.working_dir"),
+        (
+            *("workload.script", "workload.module", "workload.command", "workload.working_dir"),
+            "mode.framework",  # which basic.yaml names its script by
+        ),
         target_problems,
     ),
 )

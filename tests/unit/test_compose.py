@@ -125,6 +125,14 @@ def test_seconds_zones_labels_and_folders(tmp_path: Path) -> None:
     assert workload(tmp_path, "workload.checkpoint_dir=gs://b/c").checkpoint_dir == "gs://b/c"
 
 
+def test_basic_is_written_in_the_framework_of_the_mode(tmp_path: Path) -> None:
+    made = spec(tmp_path, "cluster=v5p-16", "mode=torch_xla", "workload=basic")
+    assert made.name == "basic-v5p-16-1f2e"
+    assert (made.mode.framework, made.mode.processes) == ("torch_xla", "chip")
+    assert made.workload is not None
+    assert made.workload.argv("py") == ("py", "basic_torch_xla.py")
+
+
 def test_files_of_the_user(tmp_path: Path, write: Write) -> None:
     write("conf/workload/mine.yaml", "script: train.py\nargs: {lr: 1e-5, seed: 010, tag: ~}\n")
     write("more/cluster/big.yaml", "accelerator_type: v6e-32\nzone: us-east5-b\n")
@@ -550,6 +558,8 @@ TABLE = [
     (["cluster.env.A='a\0b'"], "cluster.env.A", ""),
     (["cluster.coordinator=head"], "cluster.coordinator", ""),
     (["cluster.coordinator='http://u:p@h:8265'"], "cluster.coordinator", ""),
+    (["mode.processes=chip"], "mode.processes", "mode=torch_xla"),
+    (["mode.framework=tf"], "mode.framework", ""),
     (["cluster.coordinator=host0", "mode.slices=2"], "cluster.coordinator", "vm"),
     (["~cluster.vm.zone"], "cluster.vm.zone", ""),
     (["cluster.vm=null"], "cluster.vm", ""),

@@ -1,6 +1,6 @@
 """Signatures of last lines. The texts under `data/tails/` are real unless `FIELD` names their
-source: printed by JAX 0.10.2 and CPython 3.11 when one of two or three CPU processes was killed,
-raised, left early or never came.
+source: printed by JAX 0.10.2, PyTorch 2.9 and CPython 3.11 when one of two to four CPU processes
+was killed, raised, left early or never came.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ REAL: list[tuple[str, Kind | None, str]] = [
     ("apart-coordinator", Kind.COORDINATION, "DEADLINE_EXCEEDED"),
     ("apart-worker", Kind.COORDINATION, "DEADLINE_EXCEEDED"),
     ("wrapped-peer-error", Kind.PEER_LOST, "RuntimeError: UNKNOWN: Gloo"),
+    ("torch-assert", Kind.EXCEPTION, "AssertionError: rank 2 has found something wrong"),
+    ("peer-of-torch-assert", Kind.PEER_LOST, "Connection closed by peer"),
+    ("torch-peer-killed", Kind.PEER_LOST, "Connection reset by peer"),
+    ("torch-never-came-first", Kind.COORDINATION, "waiting for clients. 2/3 clients joined"),
+    ("torch-never-came", Kind.COORDINATION, "wait timeout after 6000ms"),
     ("import-error", Kind.IMPORT_ERROR, "No module named 'not_there_xyz'"),
     ("syntax-error", Kind.IMPORT_ERROR, "SyntaxError: invalid syntax"),
     ("no-such-file", Kind.IMPORT_ERROR, "can't open file"),

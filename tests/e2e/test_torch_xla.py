@@ -1,0 +1,145 @@
+"""PyTorch/XLA with one process a chip: what a user sees, and a training that nothing stops."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.compose import WORKLOADS
+from tests.e2e.conftest import Place
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        importlib.util.find_spec("torch_xla") is None, reason="the extra torch is not installed"
+    ),
+]
+ALONE = ("LAUNCHER_", "PJRT_", "RANK", "WORLD_SIZE", "TORCHELASTIC_")
+STEPS = 120
+ASSERTS = """
+import torch, torch_xla, xla_group
+
+def main(index):
+    group = xla_group.join()
+    ones = torch.ones(1, device="xla")
+    group.sum_([ones])
+    assert group.rank != 2, "rank 2 has found something wrong"
+    group.sum_([ones])
+
+torch_xla.launch(main)
+"""
+
+
+def chip_lines(shown: str) -> list[str]:
+    """What process 0 says of all, in its order."""
+    return re.findall(r"^\[s0 h0 p0\] ordinal (.*device='xla:0'\))$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "hosts"),
+    [("v5p-16", 2), *(pytest.param(*x, marks=pytest.mark.stress) for x in [("v6e-16", 4)])],
+)
+def test_every_chip_has_a_process_and_a_tensor(place: Place, cluster: str, hosts: int) -> None:
+    shown = place.run(f"cluster={cluster}", "mode=torch_xla", "name=chips", timeout=400)
+    chips, lines = 4 * hosts, chip_lines(shown)
+    assert [line.partition(": ")[0] for line in lines] == [
+        f"{i} of {chips}, s0 h{i // 4} p{i % 4}" for i in range(chips)
+    ]
+    assert shown.count("xla:0") == chips
+    assert f"tensor([{chips}, {chips}]" in lines[-1]
+    assert f"sum over all devices {chips * (chips + 1) // 2}" in shown
+    assert "emulated: CPU devices stand in for TPU chips, and add up through gloo" in shown
+    logs = {path.name for path in (place.folder / "runs/chips/logs/attempt-0").iterdir()}
+    assert logs == {f"s0-h{i // 4}-p{i % 4}.log" for i in range(chips)}
+    assert place.result("chips")["final_step"] == 1
+    place.assert_clean()
+
+
+def test_one_process_a_host_starts_its_own(place: Place) -> None:
+    words = ("cluster=v5p-8", "mode=torch_xla", "mode.processes=host", "name=host")
+    shown = place.run(*words, timeout=300)
+    said = re.findall(r"^\[s0 h0\] ordinal (\d) of 4.*(xla:\d)", shown, re.MULTILINE)
+    assert sorted(said) == [(str(i), f"xla:{i}") for i in range(4)]
+    place.assert_clean()
+
+
+def test_an_assertion_while_others_wait_ends_the_gang_and_is_named(place: Place) -> None:
+    (place.folder / "asserts.py").write_text(ASSERTS)
+    helper = (WORKLOADS / "xla_group.py").read_text(encoding="utf-8")
+    (place.folder / "xla_group.py").write_text(helper)
+    words = ("cluster=v5p-8", "mode=torch_xla", "workload.script=asserts.py", "name=wrong")
+    shown = place.run(*words, expect=5, timeout=300)
+    result = place.result("wrong")
+    assert result["first_failure"]["member"] == "s0 h0 p2"
+    assert "raised an exception: AssertionError: rank 2 has found something wrong" in shown
+    assert result["seconds"]["recovery"] < 20
+    place.assert_clean()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The accuracy that the program comes to by itself, in one process."""
+    told = tmp_path_factory.mktemp("alone") / "metrics"
+    own = {name: value for name, value in os.environ.items() if not name.startswith(ALONE)}
+    subprocess.run(
+        [sys.executable, str(WORKLOADS / "digits_torch.py"), f"--steps={STEPS}"],
+        env=own | {"PJRT_DEVICE": "CPU", "LAUNCHER_METRICS": str(told)},
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
+    accuracy = last(lines_of(told), "accuracy")
+    assert accuracy > 0.9  # it does learn
+    return accuracy
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def last(lines: list[dict[str, Any]], key: str) -> float:
+    return float([line[key] for line in lines if key in line][-1])
+
+
+def disturb(place: Place, how: str) -> None:
+    if how == "host":
+        place.emulator("fault", "kill-host", "r1-s0", "1")
+    else:
+        place.emulator("fault", "preempt", "r1-s0")
+
+
+@pytest.mark.parametrize("how", ["host", pytest.param("node", marks=pytest.mark.stress)])
+def test_a_lost_host_or_slice_costs_no_accuracy(place: Place, undisturbed: float, how: str) -> None:
+    words = ["experiment=digits_torch", f"workload.args.steps={STEPS}", "retry.backoff=100ms"]
+    process = place.start(*words, "name=r1", "retry.grace=2s")
+    place.wait_for_output("r1", "saved step 40", timeout=300)
+    disturb(place, how)
+    assert process.wait(400) == 0, place.screen(0).read_text()
+    result = place.result("r1")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
+    told = lines_of(place.folder / "runs/r1/metrics.jsonl")
+    losses: dict[int, float] = {}
+    for line in (line for line in told if "loss" in line):  # made twice, the same twice
+        assert losses.setdefault(line["step"], line["loss"]) == line["loss"], line
+    assert list(losses) == list(range(1, STEPS + 1))
+    assert [line["restored_step"] for line in told if "restored_step" in line][1] >= 40
+    # Eight processes add up the same gradients in another order than one.
+    assert abs(last(told, "accuracy") - undisturbed) < 0.01
+    place.assert_clean()
+
+
+@pytest.mark.stress
+def test_the_whole_experiment_is_rehearsed(place: Place) -> None:
+    """Its metrics are those of the run that nothing happened to, to the digit."""
+    only = "host-killed,node-deleted,preempted-with-notice"
+    place.run("rehearse", "experiment=digits_torch", "name=d", "--only", only, timeout=580)
+    place.assert_clean()

@@ -1,0 +1,99 @@
+"""How processes find each other: what a plan and an attempt tell each of them, together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher import accelerators
+from launcher.compose import compose
+from launcher.member import Place
+from launcher.plan import Process, plan_processes
+from launcher.rendezvous import Meeting, ports_of_host
+
+SMALL = [name for name in accelerators.all_types() if accelerators.lookup(name).hosts <= 64]
+
+
+def planned(tmp_path: Path, *words: str) -> list[Process]:
+    spec = compose([*words, "name=t"], cwd=tmp_path)
+    return plan_processes(spec, spec.cluster.offers[0])
+
+
+def meeting(processes: Sequence[Process]) -> Meeting:
+    """Hosts with addresses and ports of their own, in an order of no use."""
+    places: list[Place] = sorted({process.place for process in processes}, reverse=True)
+    count = ports_of_host(max(process.index for process in processes) + 1)
+    fresh = itertools.count(12_000)
+    ports = {place: list(itertools.islice(fresh, count)) for place in places}
+    return Meeting({place: f"10.0.{place[0]}.{place[1] + 1}" for place in places}, ports)
+
+
+def told(processes: Sequence[Process]) -> list[dict[str, str]]:
+    meet = meeting(processes)
+    return [{**meet.env(process), **process.env} for process in processes]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_ranks_follow_slice_host_and_chip_on_every_type(tmp_path: Path, name: str) -> None:
+    words = (f"cluster.accelerator_type={name}", "mode=torch_xla")
+    processes = planned(tmp_path, *words)
+    envs = told(processes)
+    assert [(p.slice, p.host, p.index) for p in processes] == sorted(
+        (p.slice, p.host, p.index) for p in processes
+    )
+    for rank, env in enumerate(envs):
+        assert env["RANK"] == env["LAUNCHER_PROCESS_ID"] == env["CLOUD_TPU_TASK_ID"] == str(rank)
+        assert env["WORLD_SIZE"] == env["LAUNCHER_NUM_PROCESSES"] == str(len(envs))
+        listed = env["TPU_PROCESS_ADDRESSES"].split(",")
+        assert len(listed) == len(set(listed)) == len(envs)
+        assert listed[rank].rpartition(":")[2] == env["TPU_PROCESS_PORT"]
+    assert len({env["MASTER_ADDR"] + env["MASTER_PORT"] for env in envs}) == 1
+
+
+def test_v5p_16_is_two_hosts_of_four_chips(tmp_path: Path) -> None:
+    envs = told(planned(tmp_path, "cluster=v5p-16", "mode=torch_xla"))
+    assert [(env["LAUNCHER_HOST"], env["TPU_VISIBLE_CHIPS"]) for env in envs] == [
+        (host, chip) for host in "01" for chip in "0123"
+    ]
+    assert {env["TPU_PROCESS_BOUNDS"] for env in envs} == {"2,2,2"}
+    last = envs[-1]
+    hosts = [address.partition(":")[0] for address in last["TPU_PROCESS_ADDRESSES"].split(",")]
+    assert hosts == ["10.0.0.1"] * 4 + ["10.0.0.2"] * 4
+    assert (last["LOCAL_RANK"], last["LOCAL_WORLD_SIZE"]) == ("3", "4")
+    assert (last["PJRT_LOCAL_PROCESS_RANK"], last["PJRT_LOCAL_PROCESS_COUNT"]) == ("3", "4")
+    assert last["MEGASCALE_COORDINATOR_ADDRESS"] == ""
+
+
+def test_slices_meet_at_the_first_process_and_each_process_has_a_port(tmp_path: Path) -> None:
+    processes = planned(tmp_path, "cluster=v5p-8", "mode=torch_xla", "mode.slices=2")
+    envs = told(processes)
+    (coordinator,) = {env["MEGASCALE_COORDINATOR_ADDRESS"] for env in envs}
+    assert coordinator == f"10.0.0.1:{envs[0]['MEGASCALE_PORT']}"
+    assert [env["MEGASCALE_SLICE_ID"] for env in envs] == ["0"] * 4 + ["1"] * 4
+    assert [env["CLOUD_TPU_TASK_ID"] for env in envs] == list("0123") * 2
+    assert [env["RANK"] for env in envs] == list("01234567")
+    ports = [env[name] for env in envs for name in ("MEGASCALE_PORT", "TPU_PROCESS_PORT")]
+    assert len({*ports, envs[0]["MASTER_PORT"], envs[0]["JAX_COORDINATOR_PORT"]}) == 18
+
+
+@pytest.mark.parametrize("mode", ["mode=jax", "mode.processes=host"])
+def test_a_process_with_all_chips_of_its_host_is_told_nothing_of_chips(
+    tmp_path: Path, mode: str
+) -> None:
+    words = ["cluster=v5p-16", "mode=torch_xla", mode]
+    envs = told(planned(tmp_path, *words))
+    assert len(envs) == 2
+    foreign = ("TPU_PROCESS", "TPU_VISIBLE", "TPU_CHIPS", "CLOUD_TPU", "PJRT_", "TORCHELASTIC")
+    assert not [name for env in envs for name in env if name.startswith(foreign)]
+    assert "RANK" not in envs[0]
+    assert {env["TPU_WORKER_HOSTNAMES"] for env in envs} == {"10.0.0.1,10.0.0.2"}
+    assert {env["MASTER_ADDR"] for env in envs} == {"10.0.0.1"}
+
+
+def test_a_variable_of_the_user_counts_more(tmp_path: Path) -> None:
+    words = ["cluster=v6e-1", "mode=torch_xla", "workload.env.TPU_PROCESS_PORT=1"]
+    (env,) = told(planned(tmp_path, *words))
+    assert env["TPU_PROCESS_PORT"] == "1"
