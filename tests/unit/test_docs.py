@@ -13,7 +13,9 @@ from launcher.capacity import CAPACITIES
 from launcher.compose import compose
 from launcher.errors import Reason
 from launcher.outcome import POLICIES as VERDICTS
+from launcher.plan import plan_processes
 from launcher.providers.reasons import POLICIES
+from launcher.rendezvous import Meeting, ports_of_host
 from launcher.verbs import VERBS, Takes, take_apart
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -46,6 +48,17 @@ def table(page: str, heading: str) -> list[str]:
     rows = re.search(r"^\|.*?\n\n", text, re.MULTILINE | re.DOTALL)
     assert rows, f"no table under {heading}"
     return [row.split("|")[1].strip().strip("`") for row in rows[0].strip().splitlines()[2:]]
+
+
+def test_every_variable_of_a_chip_is_explained(tmp_path: Path) -> None:
+    spec = compose(["cluster=v4-8", "mode=torch_xla", "mode.slices=2"], cwd=tmp_path)
+    (process, *others) = plan_processes(spec, spec.cluster.offers[0])
+    places = {each.place for each in (process, *others)}
+    meeting = Meeting(dict.fromkeys(places, "a"), {p: range(ports_of_host(4)) for p in places})
+    names = {*process.env, *meeting.env(process), "PJRT_DEVICE"}
+    told = " ".join(table("torch_xla.md", "What each process finds"))
+    told_names = set(re.findall(r"[A-Z][A-Z_]+", told))
+    assert told_names == {n for n in names if not n.startswith(("LAUNCHER_", "JAX_"))}
 
 
 def test_every_capacity_is_explained() -> None:
