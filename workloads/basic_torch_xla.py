@@ -35,7 +35,7 @@ def tensors(group: xla_group.Group) -> tuple[int, list[torch.Tensor]]:
     """How many devices there are in all, and this process's tensors: its number and that count."""
     devices = xm.get_xla_supported_devices() if group.joined else [torch_xla.device()]
     first, count = group.rank * len(devices), group.size * len(devices)
-    values = (torch.tensor([first + i + 1, count]) for i in range(len(devices)))
+    values = (torch.tensor([first + i + 1.0, count]) for i in range(len(devices)))
     return count, [value.to(device) for value, device in zip(values, devices, strict=True)]
 
 
@@ -55,7 +55,7 @@ def show(_index: int) -> None:
     if not group.joined:  # threads, which XLA gives no way to talk to each other on CPUs
         print("\n".join(lines), flush=True)
         return
-    total = sum((tensor[:1].cpu() for tensor in found), torch.zeros(1, dtype=torch.int64))
+    total = sum((tensor[:1].cpu() for tensor in found), torch.zeros(1))
     total = total.to(torch_xla.device())
     group.sum_([total])
     add_up(group, count, int(total), lines)

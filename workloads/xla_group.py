@@ -31,7 +31,7 @@ class Group:
     """`rank` counts as torch does, which on TPUs need not be the order of hosts and chips.
 
     `words` is the process group for what is not on a device; `joined` is False for the threads of
-    one process, which cannot talk to each other on CPUs.
+    one process, which this file does not bring together.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class Group:
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Add up each tensor over all processes, in place. Deterministic for the same processes."""
         if not self.joined:
-            raise RuntimeError("threads on CPUs cannot add up: start one process for each device")
+            raise RuntimeError("threads of one process cannot add up here: mode.processes=chip")
         if self.through == "XLA":
             xm.all_reduce(xm.REDUCE_SUM, list(tensors))
         elif self.size > 1:
@@ -70,9 +70,10 @@ class Group:
     @property
     def about(self) -> str:
         """What stands in for what, where that is so: for the screen."""
+        how = f", and add up through {self.through}" if self.size > 1 else ""
         if xr.device_type() == "TPU":
-            return f"{self.size} processes on TPUs, which add up through {self.through}"
-        return f"emulated: CPU devices stand in for TPU chips, and add up through {self.through}"
+            return f"{self.size} processes on TPUs{how}"
+        return f"emulated: CPU devices stand in for TPU chips{how}"
 
     def leave(self) -> None:
         if dist.is_initialized():

@@ -105,11 +105,12 @@ def _processes(draft: Draft) -> Iterator[Problem]:
 
 
 def _platform(draft: Draft) -> Iterator[Problem]:
-    platforms = draft["workload.env"].get("JAX_PLATFORMS") or ""
-    if draft["provider.kind"] == "local" and "tpu" in platforms.lower().split(","):
-        hint = "leave it out: JAX sees the emulated chips as CPU devices, and TPUs on google"
-        key = ("workload", "env", "JAX_PLATFORMS")
-        yield draft.origins.problem("the local provider has no TPUs", key, hint)
+    for name in ("JAX_PLATFORMS", "PJRT_DEVICE"):
+        platforms = draft["workload.env"].get(name) or ""
+        if draft["provider.kind"] == "local" and "tpu" in platforms.lower().split(","):
+            hint = "leave it out: emulated chips are seen as CPU devices, and TPUs on google"
+            key = ("workload", "env", name)
+            yield draft.origins.problem("the local provider has no TPUs", key, hint)
 
 
 def _argv_secrets(draft: Draft) -> Iterator[Problem]:

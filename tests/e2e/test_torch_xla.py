@@ -55,7 +55,7 @@ def test_every_chip_has_a_process_and_a_tensor(place: Place, cluster: str, hosts
         f"{i} of {chips}, s0 h{i // 4} p{i % 4}" for i in range(chips)
     ]
     assert shown.count("xla:0") == chips
-    assert f"tensor([{chips}, {chips}]" in lines[-1]
+    assert f"tensor([{chips}., {chips}.]" in lines[-1]
     assert f"sum over all devices {chips * (chips + 1) // 2}" in shown
     assert "emulated: CPU devices stand in for TPU chips, and add up through gloo" in shown
     logs = {path.name for path in (place.folder / "runs/chips/logs/attempt-0").iterdir()}

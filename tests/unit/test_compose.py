@@ -469,6 +469,7 @@ TABLE = [
     (["workload.env.RAY_ADDRESS=1"], "workload.env.RAY_ADDRESS", ""),
     (["workload.env.A='a\0b'"], "workload.env.A", ""),
     (["workload.env.JAX_PLATFORMS='cpu,tpu'"], "workload.env.JAX_PLATFORMS", "google"),
+    (["workload.env.PJRT_DEVICE=TPU"], "workload.env.PJRT_DEVICE", "google"),
     (["name=My_Run"], "name", "name=my-run"),
     (["name=''"], "name", "name=run"),
     (["name=010"], "name", "name=run-010"),
