@@ -65,8 +65,6 @@ class Wish:
 
     def __init__(self) -> None:
         self.is_there = False
-
-    def heed(self) -> None:
         signal.signal(signal.SIGTERM, self.notice)
 
     def notice(self, _signal: int, _frame: FrameType | None) -> None:
@@ -224,13 +222,14 @@ def on_cpu(value: Any) -> Any:
     return value
 
 
-def main(_index: int, arguments: argparse.Namespace, wish: Wish) -> None:
-    code = Run(arguments, wish).train()
-    if code:
-        sys.exit(code)
+def main() -> int:
+    wish = Wish()
+    arguments = parse(sys.argv[1:])
+    several = int(os.environ.get("LAUNCHER_NUM_PROCESSES", "1")) > 1
+    if several and not torch.distributed.is_torchelastic_launched():
+        raise SystemExit("each host would train by itself: mode.processes=chip")
+    return Run(arguments, wish).train()
 
 
 if __name__ == "__main__":
-    own_wish = Wish()
-    own_wish.heed()
-    torch_xla.launch(main, args=(parse(sys.argv[1:]), own_wish))
+    sys.exit(main())
