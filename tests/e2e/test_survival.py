@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import os
+import resource
 import signal
 import subprocess
 import time
