@@ -16,7 +16,7 @@ from google.api_core import exceptions
 
 from launcher.errors import ConfigError, Problem, ProvisioningError
 from launcher.policies import Resource, of_account, of_bucket, of_project
-from launcher.providers.calls import read
+from launcher.providers import calls
 from launcher.providers.services import IAM, Services
 from launcher.spec import Spec
 
@@ -68,11 +68,8 @@ def grants_for(spec: Spec, project: str, bucket: str | None) -> list[Grant]:
 def find(services: Services, project: str, email: str) -> Mapping[str, Any] | None:
     """The account as the API shows it. Raises ProvisioningError."""
     path = f"/v1/projects/{project}/serviceAccounts/{email}"
-    try:
-        found: Mapping[str, Any] = read(services.get, service=IAM, path=path)
-        return found
-    except exceptions.NotFound:
-        return None
+    found: Mapping[str, Any] | None = calls.read_if_there(services.get, service=IAM, path=path)
+    return found
 
 
 def create(services: Services, project: str, name: str) -> bool:

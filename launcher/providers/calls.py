@@ -36,7 +36,7 @@ class TryAgain(Exception):
 def read(method: Callable[..., Any], **arguments: Any) -> Any:
     """An idempotent call, tried again for a while when the service is away.
 
-    NotFound is passed on; every other error is a ProvisioningError in the server's words.
+    Every error is a ProvisioningError in the server's words.
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type((*TRANSIENT, exceptions.TooManyRequests)),
@@ -46,13 +46,21 @@ def read(method: Callable[..., Any], **arguments: Any) -> Any:
     )
     try:
         return attempts(method, **arguments, timeout=CALL_SECONDS)
-    except exceptions.NotFound:
-        raise
     except exceptions.GoogleAPICallError as error:
         call = ", ".join(value for value in arguments.values() if isinstance(value, str))
         raise ProvisioningError(f"{call}: {type(error).__name__}: {error.message}") from error
     except GoogleAuthError as error:
         raise ProvisioningError(f"{error}; {LOG_IN}") from error
+
+
+def read_if_there(method: Callable[..., Any], **arguments: Any) -> Any:
+    """What `read` answers, or None where the server says that there is no such thing."""
+    try:
+        return read(method, **arguments)
+    except ProvisioningError as error:
+        if isinstance(error.__cause__, exceptions.NotFound):
+            return None
+        raise
 
 
 def code_of(error: exceptions.GoogleAPICallError) -> int:

@@ -28,6 +28,7 @@ from launcher.providers.calls import (
     code_of,
     is_done,
     read,
+    read_if_there,
 )
 from launcher.providers.reasons import classify
 from launcher.providers.resources import from_node, from_queued_resource
@@ -139,12 +140,11 @@ class GoogleProvider:
             raise TryAgain(f"a leftover of this name was removed; it was {found.raw_state}")
 
     def get(self, name: str) -> Resource | None:
-        try:
-            if is_queued(name):
-                return from_queued_resource(read(self.client.get_queued_resource, name=name))
-            return from_node(read(self.client.get_node, name=name))
-        except exceptions.NotFound:
-            return None
+        if is_queued(name):
+            queued = read_if_there(self.client.get_queued_resource, name=name)
+            return from_queued_resource(queued) if queued else None
+        node = read_if_there(self.client.get_node, name=name)
+        return from_node(node) if node else None
 
     def list(self, labels: Mapping[str, str]) -> Listing:
         parent = f"projects/{self.project}/locations/-"

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
 
 from launcher.errors import ProvisioningError
 from launcher.providers import Pause
-from launcher.providers.calls import CALL_SECONDS, read
+from launcher.providers.calls import CALL_SECONDS, LOG_IN, read_if_there
 from launcher.remote.operations import await_operation
 from launcher.requests import TAG
 from launcher.spec import Machine
@@ -61,11 +62,8 @@ def require(project: str, root: str | None, machine: Machine, pause: Pause) -> N
 
     client: Any = firewalls_client(root)
     for rule in rules(machine):
-        try:
-            read(client.get, project=project, firewall=rule["name"])
+        if read_if_there(client.get, project=project, firewall=rule["name"]):
             continue
-        except exceptions.NotFound:
-            pass
         resource = compute_v1.Firewall(rule)
         try:
             call = {"project": project, "firewall_resource": resource}
@@ -77,3 +75,5 @@ def require(project: str, root: str | None, machine: Machine, pause: Pause) -> N
             raise ProvisioningError(f"firewall rule {rule['name']}: {error}") from error
         except exceptions.GoogleAPICallError as error:
             raise ProvisioningError(f"firewall rule {rule['name']}: {error.message}") from error
+        except GoogleAuthError as error:
+            raise ProvisioningError(f"firewall rule {rule['name']}: {error}; {LOG_IN}") from error

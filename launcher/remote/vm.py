@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
 
 from launcher import prices, registry
 from launcher.config.values import as_name
 from launcher.errors import ConfigError, ProvisioningError
 from launcher.invocation import owner
 from launcher.providers import KINDS, Pause
-from launcher.providers.calls import CALL_SECONDS, read
+from launcher.providers.calls import CALL_SECONDS, LOG_IN, read, read_if_there
 from launcher.remote import firewall
 from launcher.remote.operations import await_operation
 from launcher.requests import CLOUD_PLATFORM, LABEL_MACHINE, LABEL_OWNER, TAG
@@ -190,10 +191,9 @@ class Instances:
         self._zone = {"project": vm.project, "zone": vm.zone}
 
     def get(self) -> Instance | None:
-        try:
-            found: Instance = read(self._client.get, **self._zone, instance=self.vm.name)
-        except exceptions.NotFound:
-            return None
+        found: Instance | None = read_if_there(
+            self._client.get, **self._zone, instance=self.vm.name
+        )
         return found
 
     def insert(self, instance: Mapping[str, Any], pause: Pause) -> str:
@@ -221,7 +221,7 @@ class Instances:
         call = {**self._zone, "instance": self.vm.name}
         try:
             return str(read(self._client.get_serial_port_output, **call).contents)[-size:]
-        except (exceptions.NotFound, ProvisioningError) as error:
+        except ProvisioningError as error:
             return f"(not to be had: {error})"
 
     def _change(self, begin: Callable[[], Any], pause: Pause) -> str:
@@ -240,6 +240,8 @@ class Instances:
         except exceptions.GoogleAPICallError as error:
             message = f"{self.vm.title}: {type(error).__name__}: {error.message}"
             raise ProvisioningError(message) from error
+        except GoogleAuthError as error:
+            raise ProvisioningError(f"{self.vm.title}: {error}; {LOG_IN}") from error
         return ""
 
 

@@ -129,6 +129,20 @@ def test_create_get_list_delete(opened: Opened) -> None:
     opened.provider.delete(node.name, MINE, SECONDS)  # what is gone is deleted
 
 
+@pytest.mark.parametrize("code", ["NOT_FOUND", "PERMISSION_DENIED", "INVALID_ARGUMENT"])
+@pytest.mark.parametrize("method", ["List*", "Get*"])
+def test_a_read_that_is_refused_is_told_in_the_words_of_the_server(
+    emulated: Opened, method: str, code: str
+) -> None:
+    (node,) = emulated.create(emulated.request("r"))
+    emulated.fault(fault="call-error", method=method, code=code, count=1, message="no such thing")
+    if (method, code) == ("Get*", "NOT_FOUND"):
+        assert emulated.provider.get(node.name) is None
+        return
+    with pytest.raises(ProvisioningError, match="no such thing"):
+        emulated.provider.list(MINE) if method == "List*" else emulated.provider.get(node.name)
+
+
 def test_a_queued_resource_gives_its_node_and_takes_it_away(opened: Opened) -> None:
     wanted = opened.queued("q")
     (node,) = opened.create(wanted)
