@@ -45,7 +45,8 @@ class Timeline:
         self._since = self.started = clock()
         self._marks: list[tuple[int, float]] = []  # step, productive seconds when it was done
         self._before = 0.0  # productive seconds of earlier attempts
-        self._last = (self._marks, 0.0, 0.0)  # of the attempt before: marks, start, end
+        # Of the attempt before: marks, start, end.
+        self._last: tuple[list[tuple[int, float]], float, float] = ([], 0.0, 0.0)
 
     def continue_from(self, seconds: Mapping[str, float], elapsed: float) -> None:
         """Go on for a supervisor that died: `elapsed` seconds have passed since its beginning, and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher.timeline import PHASES, Timeline
@@ -110,6 +110,7 @@ ACTS = st.lists(
 
 
 @given(ACTS)
+@example([("step", 0.0, 0), ("step", 1.0, 0), ("resume", 0.0, 0)])  # nothing went before
 def test_the_phases_add_up_and_none_is_negative(acts: list[tuple[str, float, int]]) -> None:
     clock = Clock()
     line = Timeline(clock)
