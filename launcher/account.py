@@ -60,6 +60,15 @@ class Account:
         self.stop = self.budget.charge(judged, max(steps, default=None))
         return heralds
 
+    def amend(self, lost: Verdict, since: float, seconds: float) -> Sequence[Earlier]:
+        """Charge slices that went between two attempts, where they explain how the last one ended.
+
+        Returns the attempts whose charges are taken back for it; of other losses nothing comes.
+        """
+        known = Evidence(stopped_at=since, earlier=self.earlier)
+        heralds = herald.heralds(known, lost, seconds)
+        return self.charge(heralds[-1].attempt, known, lost, seconds) if heralds else ()
+
     def save(self, session: Session) -> None:
         session.folder.write(
             FILE,

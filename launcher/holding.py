@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import TracebackType
 
 from launcher import coordinator, fanout, provision, slices
@@ -83,10 +83,10 @@ class Holding:
         everything = frozenset(range(len(joined.choice.nodes)))
         self._replace(joined, frozenset(verdict.slices) or everything)
 
-    def rest(self, seconds: float) -> None:
+    def rest(self, seconds: float) -> Mapping[int, str]:
         """Wait so long, but no longer once a slice has gone: that one can be replaced meanwhile.
 
-        No attempt is made with slices that are known to be gone, and none is charged for them.
+        No attempt is made with slices that are known to be gone. Returns what is said of these.
         """
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
@@ -95,7 +95,8 @@ class Holding:
                 said = ", ".join(f"slice {index}: {word}" for index, word in gone.items())
                 self._session.tell("again", f"{said}: replaced at once")
                 self._replace(self._joined, self._broken | gone.keys())
-                return
+                return gone
+        return {}
 
     def _gone(self, joined: Joined) -> dict[int, str]:
         """What the API or its hosts say of each slice that goes, but for the broken ones."""

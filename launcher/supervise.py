@@ -28,7 +28,7 @@ from launcher.errors import (
 from launcher.evidence import Cancelled, Earlier, Evidence, Refusal
 from launcher.feed import Feed
 from launcher.gang import Report
-from launcher.holding import Holding
+from launcher.holding import LOOK_SECONDS, Holding
 from launcher.inquiry import inquire, news_seconds
 from launcher.member import Ending
 from launcher.outcome import Budget as Limit
@@ -79,7 +79,7 @@ def attempts(session: Session, manifest: Manifest, account: Account, holding: Ho
             account.budget,
             tenacity.wait_exponential_jitter(multiplier=backoff, max=60 * backoff, jitter=backoff),
         ),
-        sleep=holding.rest,
+        sleep=lambda seconds: rest(session, account, holding, seconds),
         before_sleep=lambda state: tell_again(session, account, state),
     )
     try:
@@ -89,6 +89,24 @@ def attempts(session: Session, manifest: Manifest, account: Account, holding: Ho
         write_verdict(session, judge(evidence), evidence)
         raise
     return ended
+
+
+def rest(session: Session, account: Account, holding: Holding, seconds: float) -> None:
+    """Wait for the next attempt. What is heard meanwhile may mend what the last one was charged.
+
+    Raises PreemptionBudgetSpent.
+    """
+    gone = holding.rest(seconds)
+    if not gone:
+        return
+    said = ", ".join(f"slice {index}: {word}" for index, word in gone.items())
+    lost = Verdict(Outcome.PREEMPTED, said, slices=tuple(gone), retriable=True)
+    since = time.time() - LOOK_SECONDS
+    if heralds := account.amend(lost, since, news_seconds(session)):
+        tell_corrected(session, lost, heralds)
+        account.save(session)
+    if account.stop:
+        raise PreemptionBudgetSpent(f"{said}; {account.stop}")
 
 
 def cut_short(error: Refused | Interrupted, account: Account) -> Evidence:
@@ -271,15 +289,15 @@ def write_verdict(session: Session, judged: Verdict, evidence: Evidence) -> None
     session.folder.write(f"verdicts/attempt-{session.folder.attempt}.json", content)
 
 
-def tell_corrected(session: Session, judged: Verdict, heralds: Sequence[Earlier]) -> None:
-    """Of earlier verdicts that this one explains: on screen, and in their own files."""
+def tell_corrected(session: Session, lost: Verdict, heralds: Sequence[Earlier]) -> None:
+    """Of earlier verdicts that a loss explains: on screen, and in their own files."""
     for earlier in heralds:
-        number, by = earlier.attempt, session.folder.attempt
-        text = f"attempt {number} is not charged: it was the same loss ({judged.summary})"
-        session.tell("corrected", text, number=number, by=by)
+        number = earlier.attempt
+        text = f"attempt {number} was no failure, it was the same loss ({lost.summary})"
+        session.tell("corrected", text, number=number)
         name = f"verdicts/attempt-{number}.json"
         content = registry.read_json(session.folder.path / name) or {}
-        session.folder.write(name, {"corrected_by": by, **content})
+        session.folder.write(name, {"corrected": lost.summary, **content})
 
 
 def failure_of(judged: Verdict, account: Account) -> LauncherError | None:

@@ -143,9 +143,9 @@ def test_a_lost_host_gets_its_slice_replaced(train: Place) -> None:
     train.assert_clean()
 
 
-@pytest.mark.parametrize(("failures", "attempts"), [(1, 3), (0, 2)])
+@pytest.mark.parametrize("failures", [1, 0])
 def test_a_process_killed_shortly_before_its_slice_is_no_failure(
-    train: Place, failures: int, attempts: int
+    train: Place, failures: int
 ) -> None:
     """With a failure left the run goes on at once; else it waits for news of the slice."""
     options = (f"retry.max_failures={failures}", "name=d")
@@ -157,11 +157,8 @@ def test_a_process_killed_shortly_before_its_slice_is_no_failure(
     preempt(train, "d")
     assert process.wait(120) == 0
     result = train.result("d")
-    assert (result["preemptions"], result["failures"], result["attempts"]) == (1, 0, attempts)
-    verdicts = [train.verdict("d", number) for number in range(attempts)]
-    assert [v.get("corrected_by") for v in verdicts] == (
-        [1, None, None] if failures else [None, None]
-    )
+    assert (result["preemptions"], result["failures"]) == (1, 0)
+    assert ("corrected" in train.verdict("d", 0)) == bool(failures)
     assert result["final_step"] == 40
     assert created(train) == 2
     train.assert_clean()

@@ -12,7 +12,8 @@ from launcher.budget import Budget
 from launcher.codec import from_json, to_json
 from launcher.evidence import Earlier, Evidence, Notice, Told
 from launcher.member import Ending, Member, describe
-from launcher.verdict import judge
+from launcher.outcome import Outcome
+from launcher.verdict import Verdict, judge
 from tests.unit.test_budget import RETRY
 
 WINDOW = 60.0  # by how much news of a loss may be late
@@ -127,6 +128,29 @@ def restored(account: Account) -> Account:
     again.earlier, again.before = [from_json(Earlier, row) for row in earlier], before
     assert (again.budget, again.earlier) == (account.budget, account.earlier)
     return again
+
+
+@pytest.mark.parametrize(
+    ("attempts", "since", "slices", "expected"),
+    [
+        pytest.param([KILLED], 102.0, (0,), (1, 0), id="soon after"),
+        pytest.param([KILLED, attempt(101.0)], 102.0, (0,), (1, 0), id="after two"),
+        pytest.param([KILLED], 161.0, (0,), (0, 1), id="too long afterwards"),
+        pytest.param([KILLED], 102.0, (1,), (0, 1), id="another slice"),
+        pytest.param([attempt(100.0, 1)], 102.0, (0,), (0, 1), id="a failure of its own"),
+        pytest.param([GONE], 104.0, (0,), (1, 0), id="a loss that is charged"),
+    ],
+)
+def test_a_slice_that_goes_between_two_attempts(
+    attempts: list[Evidence], since: float, slices: tuple[int, ...], expected: tuple[int, int]
+) -> None:
+    account, _ = charged(attempts)
+    lost = Verdict(Outcome.PREEMPTED, "slice 0: PREEMPTED", slices=slices, retriable=True)
+    account.amend(lost, since, WINDOW)
+    total = account.budget.total
+    assert (total["preemptions"], total["failures"]) == expected
+    assert account.budget.best_step == 10
+    assert account.stop is None
 
 
 def test_all_counts_are_as_if_the_loss_alone_had_been() -> None:
