@@ -204,17 +204,9 @@ def run_gang(
             return fanout.attach(
                 address, joined.hosts, processes, attempt, found["key"], known, feed, pause
             )
-        session.timeline.enter("dependencies")
-        session.screen.wait("shipping the code")
-        fanout.ship(joined.hosts, attempt.code, lambda: archive.pack(manifest))
-        session.screen.wait("")
-        count = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
+        fill_hosts(session, joined, manifest, attempt)
         key = secrets.token_hex(16)
-        running = {"number": attempt.number, "key": key, "program": program_of(joined, attempt)}
-        registry.update(session.spec.name, attempt=running)
-        account.save(session)
-        session.tell("started", f"attempt {attempt.number}: {count}", attempt=attempt.number)
-        session.timeline.begin_attempt()
+        put_on_record(session, joined, account, attempt, key)
         return fanout.run(address, joined.hosts, processes, attempt, feed, pause, key)
     except fanout.HostsLost as lost:
         members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]
@@ -227,6 +219,28 @@ def run_gang(
     finally:
         if session.timeline.phase in ("init", "productive"):
             session.timeline.enter("recovery")
+
+
+def fill_hosts(
+    session: Session, joined: Joined, manifest: Manifest, attempt: fanout.Attempt
+) -> None:
+    session.timeline.enter("dependencies")
+    session.screen.wait("shipping the code")
+    fanout.ship(joined.hosts, attempt.code, lambda: archive.pack(manifest))
+    session.screen.wait("")
+
+
+def put_on_record(
+    session: Session, joined: Joined, account: Account, attempt: fanout.Attempt, key: str
+) -> None:
+    """That this attempt is about to run on the hosts, for a supervisor that comes after this."""
+    running = {"number": attempt.number, "key": key, "program": program_of(joined, attempt)}
+    registry.update(session.spec.name, attempt=running)
+    account.save(session)
+    processes = len(joined.choice.processes)
+    count = "1 process" if processes == 1 else f"{processes} processes"
+    session.tell("started", f"attempt {attempt.number}: {count}", attempt=attempt.number)
+    session.timeline.begin_attempt()
 
 
 def program_of(joined: Joined, attempt: fanout.Attempt) -> str:
