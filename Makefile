@@ -46,7 +46,7 @@ bench: $(FOR)check
 # `make stress SEED=…` draws the same sequences of launchers, faults and deaths again.
 stress: $(FOR)test
 	@echo "seed $(SEED)"
-	@$(RUN) -m pytest -q -m stress --hypothesis-seed=$(SEED)
+	@FAULT_SEED=$(SEED) $(RUN) -m pytest -q -m stress --hypothesis-seed=$(SEED)
 
 clean:
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
