@@ -9,6 +9,7 @@ needs the standard library and psutil, which Ray brings. Its duties, by module:
 * `journal`, `link`: send output, metrics, exits and a heartbeat to the supervisor over one TCP
   connection: that it breaks tells of a dead host thirty times sooner than Ray does;
 * `notices`: hear that the host will go;
+* `tpu_env`: say what the metadata says of this host;
 * `stacks`: say where a process hangs.
 """
 
@@ -31,6 +32,7 @@ from launcher.archive import unpack
 from launcher.descendants import adopt_orphans, end_those_with, has_ended
 from launcher.host_processes import HostProcesses
 from launcher.notices import Notices
+from launcher.tpu_env import read_tpu_env
 
 PORTS = range(12_000, 20_000)  # below those that `raynode` gives to Ray's own processes
 # Set by Ray, by the image or by an earlier tenant; never meant for the user's process.
@@ -53,6 +55,7 @@ class Agent:
         self.prepared = ""  # the key of the attempt that may start
         self.mine: HostProcesses | None = None
         self.incoming: BinaryIO | None = None
+        self.metadata = environment  # tells where the metadata server is
         self.notices = Notices(environment, self._notice)
 
     def hello(self) -> dict[str, Any]:
@@ -91,15 +94,20 @@ class Agent:
                 unpack(file, self._code(digest))
             archive.unlink()
 
-    def prepare(self, digest: str, key: str, ports: int = 1) -> dict[str, Any]:
+    def prepare(
+        self, digest: str, key: str, ports: int = 1, announced: bool = False
+    ) -> dict[str, Any]:
         """End what an earlier attempt left here; give so many ports that are free now.
 
-        `left` are the ids of processes that do not die: the TPU may still be theirs.
+        `left` are the ids of processes that do not die: the TPU may still be theirs. `says` is what
+        the metadata says of this host, if it was `announced` to say so.
         """
         left = self.mine.end() if self.mine else []
         left += end_strays(self._attempts())
         self.mine, self.prepared = None, key
-        return {"ports": free_ports(ports), "code": self.has_code(digest), "left": left}
+        says = read_tpu_env(self.metadata) if announced else {}
+        code = self.has_code(digest)
+        return {"ports": free_ports(ports), "code": code, "left": left, "says": says}
 
     def start(self, order: dict[str, Any]) -> bool:
         """Start the processes of `order` (see `fanout.make_orders`) and report to its `callback`.

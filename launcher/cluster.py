@@ -29,6 +29,7 @@ from launcher import (
     raynode,
     recorder,
     stacks,
+    tpu_env,
     watch,
 )
 from launcher.coordinator import Head
@@ -36,6 +37,7 @@ from launcher.errors import ClusterError, SliceLost
 from launcher.member import Place
 
 NAMESPACE = "launcher"
+KILL_SECONDS = 2.0  # for an agent that is not needed to be gone
 # What Ray ships to the hosts by value: they have no launcher installed.
 ON_HOSTS = (
     agent,
@@ -49,6 +51,7 @@ ON_HOSTS = (
     pulse,
     recorder,
     stacks,
+    tpu_env,
     watch,
 )
 
@@ -169,8 +172,12 @@ def answered(
                 raise ClusterError(missing(slices, {answers[x] for x in waiting}, console))
             pause(0)
     except BaseException:
-        for place in agents.keys() - hosts.keys():
-            ray.kill(agents[place])  # or it would wait for ever for a host that never comes
+        left = [answer for answer, place in answers.items() if place not in hosts]
+        for answer in left:
+            # or it would wait for ever for a host that never comes
+            ray.kill(agents[answers[answer]])
+        if left:  # its name is free again when it is gone
+            ray.wait(left, num_returns=len(left), timeout=KILL_SECONDS)
         raise
     require_equal_versions(hosts)
     return dict(sorted(hosts.items()))

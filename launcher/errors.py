@@ -3,7 +3,7 @@
     LauncherError                 1    a fault of ours
     ├── ConfigError               2    the configuration is wrong; lists every problem
     ├── ProvisioningError         3    no slices, or slices that could not be removed
-    │   ├── slices.KeptSliceLost  3    a slice to be kept went while another was being replaced
+    │   ├── slices.PartlyLost     3    some slices went while they were made, and others came
     │   └── Refused               3    one request came to nothing, and why
     │       └── SliceLost         3    … since the slice was lost before its hosts could be used
     ├── ClusterError              4    hosts did not join, versions differ, dependencies

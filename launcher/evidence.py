@@ -119,8 +119,8 @@ class Evidence:
     `node_states` maps a slice to the API's word for the state of its node, `GONE` when it is no
     more; a slice that nobody could ask after is absent. `health` holds the API's health words,
     `created` the nodes' times of creation. `stopped_at`: when the launcher ordered the processes
-    to stop; `window`: how many seconds it then waited for news. `head_lost`: how the Ray head was
-    found to be gone.
+    to stop; `recall`: why, if it was of its own accord; `window`: how many seconds it then waited
+    for news. `head_lost`: how the Ray head was found to be gone.
     """
 
     endings: Sequence[Ending] = ()
@@ -132,6 +132,7 @@ class Evidence:
     hosts: Sequence[Host] = ()
     notices: Sequence[Notice] = ()
     hang: Hang | None = None
+    recall: str = ""
     cancelled: Cancelled | None = None
     refused: Refusal | None = None
     stopped_at: float | None = None

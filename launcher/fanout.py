@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher import megascale
 from launcher.cluster import Host
 from launcher.errors import ClusterError
 from launcher.gang import Gang, Report, Sink
@@ -35,7 +36,9 @@ class Attempt:
     """What is new in each attempt, beside the plan's processes. Times are seconds.
 
     `reattach`: for how long the processes go on without a supervisor. `hang_timeout`: from the last
-    output or metrics of any process to the end of all; None: never.
+    output or metrics of any process to the end of all; None: never. `announced`: the slices were
+    made together, so that their metadata says how many they are. `recalled`: why the processes are
+    to save and leave now, for another attempt; "" while they are not.
     """
 
     number: int
@@ -45,6 +48,8 @@ class Attempt:
     straggler_timeout: float | None
     hang_timeout: float | None = None
     reattach: float = 0.0
+    announced: bool = False
+    recalled: Callable[[], str] = lambda: ""
 
 
 def run(
@@ -119,6 +124,7 @@ def make_gang(
         attempt.straggler_timeout,
         hang_timeout=attempt.hang_timeout,
         key=key,
+        recalled=attempt.recalled,
     )
 
 
@@ -216,15 +222,22 @@ def make_orders(
 ) -> dict[Place, dict[str, Any]]:
     """What each agent is to start: the plan's processes with this attempt's rendezvous."""
     ports = ports_of_host(max(process.index for process in processes) + 1)
-    prepared = ask(hosts, lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports))
+    prepared = ask(
+        hosts,
+        lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports, attempt.announced),
+    )
     if stuck := {place: answer["left"] for place, answer in prepared.items() if answer["left"]}:
         names = "; ".join(f"s{s} h{h}: {', '.join(map(str, ids))}" for (s, h), ids in stuck.items())
         raise HostsLost(sorted(stuck), f"processes of an earlier attempt do not die ({names})")
     if bare := [place for place, answer in prepared.items() if not answer["code"]]:
         raise ClusterError(f"the code did not reach {', '.join(f's{s} h{h}' for s, h in bare)}")
+    says = {place: answer["says"] for place, answer in prepared.items()}
+    if wrong := megascale.contradictions(hosts, says):
+        raise ClusterError("\n  ".join(["slices are not what they were asked to be:", *wrong]))
     meeting = Meeting(
         {place: host.address for place, host in hosts.items()},
         {place: answer["ports"] for place, answer in prepared.items()},
+        {place: host.node for place, host in hosts.items()},
     )
     return {
         place: {

@@ -2,7 +2,7 @@
 
 Output, metrics and exits come over one TCP connection that each agent opens to this process. The
 connection breaks when a host dies; a host that freezes, or whose network does, falls silent. Both
-end the gang; so does a notice that a host will go, and a hang.
+end the gang; so does a notice that a host will go, a hang, and a wish of the launcher's own.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Report:
     hang: Hang | None
     stopped_at: float | None
     head_lost: str = ""
+    recall: str = ""  # why the launcher itself has ended it
 
 
 class Gang:
@@ -72,8 +73,11 @@ class Gang:
         *,
         hang_timeout: float | None = None,
         key: str | None = None,
+        recalled: Callable[[], str] = lambda: "",
     ) -> None:
         self.hosts = hosts
+        self.recalled = recalled
+        self.recall = ""
         self.members = {(m.place, m.index): m for m in members}
         self.key = key or secrets.token_hex(16)
         self.links = Links(address, self.key, len(hosts))
@@ -115,12 +119,12 @@ class Gang:
 
     def follow(self, sink: Sink, pause: Callable[[float], None]) -> list[Ending]:
         """Every ending, in the order of their arrival, up to the last or to a reason to stop all:
-        a failure, a notice, a hang. Raises Superseded.
+        a failure, a notice, a hang, a recall. Raises Superseded.
         """
         endings: list[Ending] = []
         running = set(self.members.values())
         self.moved = time.monotonic()
-        while running and not self.notices and not self.hang:
+        while running and not self.notices and not self.hang and not self.recall:
             endings += self._take(sink, running)
             if any(ending.code != 0 for ending in endings):
                 break
@@ -130,6 +134,7 @@ class Gang:
             if running and self._stands_still():
                 endings += self._note_hang(sink, running)
             pause(0)
+            self.recall = self.recalled() if running else ""
         return endings
 
     def _take(self, sink: Sink, running: set[Member]) -> list[Ending]:
@@ -202,7 +207,8 @@ class Gang:
 
     def report(self, endings: Iterable[Ending]) -> Report:
         hosts = tuple(self.reports[place] for place in sorted(self.reports))
-        return Report(tuple(endings), hosts, tuple(self.notices), self.hang, self.stopped_at)
+        notices = tuple(self.notices)
+        return Report(tuple(endings), hosts, notices, self.hang, self.stopped_at, self.recall)
 
     # --- orders and frames ------------------------------------------------------------------------
 

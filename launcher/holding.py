@@ -10,8 +10,12 @@ from types import TracebackType
 
 from launcher import coordinator, fanout, provision, slices
 from launcher.chain import REMEMBER_SECONDS, Memory
+from launcher.cluster import Host
+from launcher.errors import ProvisioningError, Superseded
 from launcher.losses import NODE_WORDS
+from launcher.member import Place
 from launcher.outcome import Repair
+from launcher.probe import Probe, probe_for
 from launcher.provision import Joined
 from launcher.session import Session
 from launcher.verdict import Verdict
@@ -31,6 +35,7 @@ class Holding:
         self._session = session
         self._stack = contextlib.ExitStack()
         self._joined: Joined | None = None
+        self._probe: Probe | None = None
         self._broken: frozenset[int] = frozenset()
         self._since = time.monotonic()
         self._used = False
@@ -46,6 +51,7 @@ class Holding:
         trace: TracebackType | None,
     ) -> None:
         self._charge()
+        self._let_go_of_probe(keeps=isinstance(error, Superseded))
         self._stack.__exit__(kind, error, trace)
 
     @property
@@ -60,17 +66,48 @@ class Holding:
             self._joined = self._stack.enter_context(acquiring)
         else:
             self._joined = self._mended(self._joined)
+        if self._probe is None:
+            self._probe = probe_for(self._session, self._joined)
         self._broken = frozenset()
         self._since = time.monotonic()
         self._used = True
         return self._joined
 
     def _mended(self, joined: Joined) -> Joined:
-        """With a head that is there, and new slices for those that are broken."""
+        """With a head that is there, and new slices for those that are broken or have grown."""
         broken: Collection[int] = self._broken
         if not _answers(joined):
+            self._let_go_of_probe()  # its hosts know the old head alone
             joined, broken = provision.with_new_head(self._session, joined, broken)
-        return provision.renew(self._session, joined, broken) if broken else joined
+        grown = self._probe is not None and self._probe.grown
+        return self._renewed(joined, broken) if broken or grown else joined
+
+    def _renewed(self, joined: Joined, broken: Collection[int]) -> Joined:
+        session, grown = self._session, self._end_probe()
+        renewed = provision.renew(session, joined, broken, grown)
+        before, now = len(joined.choice.nodes), len(renewed.choice.nodes)
+        if now != before:
+            names = ", ".join(renewed.choice.nodes)
+            session.tell("resized", f"{before} to {now}: {names}", slices=now, before=before)
+        return renewed
+
+    def _end_probe(self, *, keeps: bool = False) -> Mapping[Place, Host]:
+        """No probe goes on; the hosts that the last one has brought."""
+        probe, self._probe = self._probe, None
+        if probe is None:
+            return {}
+        probe.end(keeps=keeps)
+        return probe.grown
+
+    def _let_go_of_probe(self, *, keeps: bool = False) -> None:
+        """Nothing of a probe outlives the run, unless another supervisor `keeps` what there is."""
+        if self._end_probe(keeps=keeps) and self._joined and not keeps:
+            with contextlib.suppress(ProvisioningError):  # it stays on record
+                slices.drop_others(self._session, self._joined.choice)
+
+    def recalled(self) -> str:
+        """Why the attempt that runs is to end, for another one on more slices; "" if it is not."""
+        return self._probe.look() if self._probe else ""
 
     def damaged(self, verdict: Verdict) -> None:
         """Keep in mind what the verdict says must be made anew, and where slices do not live."""

@@ -39,6 +39,7 @@ def inquire(session: Session, joined: Joined, report: Report, account: Account) 
         hosts=report.hosts,
         notices=report.notices,
         hang=report.hang,
+        recall=report.recall,
         stopped_at=report.stopped_at,
         step=account.step,
         earlier=account.earlier,

@@ -23,6 +23,7 @@ class Outcome(enum.StrEnum):
     NO_SPACE = enum.auto()
     NETWORK = enum.auto()  # every host is there, yet they lost or never found each other
     HANG = enum.auto()
+    RESIZED = enum.auto()  # told to leave, for another attempt on more slices
     WORKLOAD_FAILED = enum.auto()
     CANCELLED = enum.auto()
 
@@ -67,6 +68,7 @@ POLICIES: Mapping[Outcome, Policy] = {
     Outcome.NO_SPACE: Policy(Budget.FAILURES, Repair.PROCESSES),
     Outcome.NETWORK: Policy(Budget.FAILURES, Repair.PROCESSES),
     Outcome.HANG: Policy(Budget.FAILURES, Repair.PROCESSES),
+    Outcome.RESIZED: Policy(Budget.NONE, Repair.NOTHING),
     Outcome.WORKLOAD_FAILED: Policy(Budget.FAILURES, Repair.PROCESSES),
     Outcome.CANCELLED: Policy(Budget.NONE, Repair.NOTHING, again=False),
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from launcher import chips
@@ -62,8 +62,9 @@ class Choice:
 
     @property
     def title(self) -> str:
-        offer = self.offer
-        return f"{offer.accelerator.accelerator_type} {offer.capacity} in {offer.zone}"
+        offer, slices = self.offer, len(self.nodes)
+        count = f"{slices} x " if slices > 1 else ""
+        return f"{count}{offer.accelerator.accelerator_type} {offer.capacity} in {offer.zone}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -89,6 +90,10 @@ class Plan:
     def first(self) -> Choice:
         return self.choices[0]
 
+    def widest(self, choice: Choice) -> Choice:
+        """The choice of the same offer with the most slices."""
+        return next(each for each in self.choices if each.offer == choice.offer)
+
     def to_json(self) -> dict[str, Any]:
         """The form that `plan --json` prints and `plan.json` holds."""
         fallback = [choice.to_json() for choice in self.choices[1:]]
@@ -96,24 +101,43 @@ class Plan:
 
 
 def make_plan(spec: Spec, identity: Identity) -> Plan:
-    """No call is made."""
-    return Plan(
-        spec.name, tuple(make_choice(spec, offer, identity) for offer in spec.cluster.offers)
+    """No call is made. A larger number of slices comes before a better offer."""
+    choices = (
+        make_choice(spec, offer, identity, slices)
+        for slices in spec.mode.sizes
+        for offer in spec.cluster.offers
     )
+    return Plan(spec.name, tuple(choices))
 
 
-def make_choice(spec: Spec, offer: Offer, identity: Identity) -> Choice:
-    accelerator, slices = offer.accelerator, spec.mode.slices
+def make_choice(spec: Spec, offer: Offer, identity: Identity, slices: int) -> Choice:
+    accelerator = offer.accelerator
     hosts = accelerator.hosts * slices
     default = next(seconds for least, seconds in PROVISION_SECONDS if hosts >= least)
     return Choice(
         offer=offer,
         hosts=hosts,
         chips=accelerator.chips * slices,
-        requests=requests_for(spec, offer, identity, host_script(spec, offer)),
-        processes=tuple(plan_processes(spec, offer)),
+        requests=requests_for(spec, offer, identity, host_script(spec, offer), slices),
+        processes=tuple(plan_processes(spec, offer, slices)),
         cost_per_hour_usd=cost_per_hour(accelerator, offer.capacity, offer.zone, slices),
         provision_timeout=spec.cluster.provision_timeout or default,
+    )
+
+
+def part_of(spec: Spec, choice: Choice, nodes: Collection[str]) -> Choice:
+    """The choice with these of its nodes alone, each of a request of its own.
+
+    Slices are numbered anew, from 0, in the order of the nodes of the whole.
+    """
+    offer, slices = choice.offer, len(nodes)
+    return replace(
+        choice,
+        hosts=offer.accelerator.hosts * slices,
+        chips=offer.accelerator.chips * slices,
+        requests=tuple(r for r in choice.requests if set(r.nodes) <= set(nodes)),
+        processes=tuple(plan_processes(spec, offer, slices)),
+        cost_per_hour_usd=cost_per_hour(offer.accelerator, offer.capacity, offer.zone, slices),
     )
 
 
@@ -130,18 +154,18 @@ def host_script(spec: Spec, offer: Offer) -> str:
     return startup_script(config, requirements, before=machine.startup, env=machine.env)
 
 
-def plan_processes(spec: Spec, offer: Offer) -> list[Process]:
+def plan_processes(spec: Spec, offer: Offer, slices: int) -> list[Process]:
     """In the order of ranks: slice, worker id, then index on the host."""
     if spec.workload is None:
         return []
     by_chip, accelerator = spec.mode.processes == "chip", offer.accelerator
     per_host = chips.per_host(accelerator) if by_chip else 1
-    argv, ranks = spec.workload.argv("python3"), spec.mode.slices * accelerator.hosts * per_host
+    argv, ranks = spec.workload.argv("python3"), slices * accelerator.hosts * per_host
     processes = []
     for rank in range(ranks):
         whole, index = divmod(rank, per_host)
         slice_, host = divmod(whole, accelerator.hosts)
-        env = process_env(spec, slice_, host, rank, ranks)
+        env = process_env(spec, slices, slice_, host, rank, ranks)
         if by_chip:
             env |= chips.one_of_slice(accelerator, host, index)
             env |= torchrun(spec.name, rank, ranks, index, per_host)
@@ -150,10 +174,13 @@ def plan_processes(spec: Spec, offer: Offer) -> list[Process]:
     return processes
 
 
-def process_env(spec: Spec, index: int, host: int, rank: int, ranks: int) -> dict[str, str]:
+def process_env(
+    spec: Spec, slices: int, index: int, host: int, rank: int, ranks: int
+) -> dict[str, str]:
     """What is the same in every attempt; `Meeting` adds addresses and ports."""
     return {
         "LAUNCHER_RUN": spec.name,
+        "LAUNCHER_NUM_SLICES": str(slices),
         "LAUNCHER_SLICE": str(index),
         "LAUNCHER_HOST": str(host),
         "LAUNCHER_PROCESS_ID": str(rank),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from launcher import cluster, coordinator, registry, removal, slices
@@ -31,6 +32,7 @@ JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
 LEAVE = "once more to leave at once; then `python -m launcher gc --yes` deletes what is left"
 FIND_SECONDS = 45.0  # for them to find a new head: Ray starts again on each of them
 LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
+NOTHING: Mapping[Place, cluster.Host] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,12 @@ class Joined:
     choice: Choice
     hosts: Mapping[Place, cluster.Host]
     states: Callable[[], Mapping[int, str]] | None = None
+
+    @property
+    def announced(self) -> bool:
+        """Whether the slices were asked for together, so that they say how many they are."""
+        together = any(len(request.nodes) > 1 for request in self.choice.requests)
+        return together and self.states is None
 
 
 def acquired(session: Session, *, stays: bool) -> contextlib.AbstractContextManager[Joined]:
@@ -114,6 +122,7 @@ def join_again(
     """The hosts of slices that are up, as a driver of the head; None when they cannot be used."""
     record, late = registry.record(session.spec.name) or {}, Deadline(seconds)
     try:
+        slices.drop_others(session, choice)
         cluster.connect(head)
         session.interrupt.install()  # Ray has put handlers of its own in place of ours
         return join(
@@ -157,24 +166,80 @@ def create(session: Session, *, stays: bool) -> Joined:
     head = coordinator.start_head(head_id, choose_address, dashboard=stays)
     session.tell("head", f"Ray head at {head.gcs_address}")
     session.provider.open()
-    return slices.acquire(session, filler(head), joiner(session, head))
+    return anew(session, head)
 
 
-def renew(session: Session, joined: Joined, broken: Collection[int]) -> Joined:
+def renew(
+    session: Session,
+    joined: Joined,
+    broken: Collection[int],
+    grown: Mapping[Place, cluster.Host] = NOTHING,
+) -> Joined:
     """The same cluster with new slices in the place of the broken ones.
 
-    The healthy ones stay, as long as the same choice can be had; else all go where it can.
+    The healthy ones stay, as long as the same choice can be had; else all go where it can. Those
+    that are lost meanwhile are replaced in their turn. An elastic run may have other slices that
+    have `grown`, and goes on with fewer.
     """
-    fill, choice = filler(joined.head), joined.choice
-    if len(choice.requests) > 1 and len(broken) < len(choice.requests):
+    if session.spec.mode.is_elastic:
+        from launcher import elastic
+
+        return elastic.renew(session, joined, broken, grown)
+    choice, whole = joined.choice, len(joined.choice.requests)
+    if whole > 1 and len(broken) < whole:
         try:
-            return slices.replace(
-                session, choice, broken, fill, joiner(session, joined.head, joined, broken)
-            )
-        except (Refused, slices.KeptSliceLost) as refused:
+            renewed = replaced(session, joined, broken)
+            lost = slices.gone(session, choice, range(whole))
+            return renew(session, renewed, lost) if lost else renewed
+        except Refused as refused:
             session.tell("again", f"all slices are asked for anew: {refused}")
     slices.give_up(session, choice)
-    return slices.acquire(session, fill, joiner(session, joined.head))
+    return anew(session, joined.head)
+
+
+def replaced(session: Session, joined: Joined, broken: Collection[int]) -> Joined:
+    head, fill = joined.head, filler(joined.head)
+    join_them = joiner(session, head, joined, broken)
+    healthy = {place: host for place, host in joined.hosts.items() if place[0] not in broken}
+    return salvaged(
+        session,
+        head,
+        lambda: slices.replace(session, joined.choice, broken, fill, join_them),
+        lambda _: healthy,
+    )
+
+
+def anew(session: Session, head: Head) -> Joined:
+    """Slices in a cluster that has none."""
+    fill, join_them = filler(head), joiner(session, head)
+    return salvaged(
+        session, head, lambda: slices.acquire(session, fill, join_them), lambda _: NOTHING
+    )
+
+
+def salvaged(
+    session: Session,
+    head: Head,
+    ask: Callable[[], Joined],
+    kept: Callable[[Choice], Mapping[Place, cluster.Host]],
+) -> Joined:
+    """What `ask` gives. Where slices went while they were made, they alone are made again.
+
+    `kept` are the hosts of slices that were there before, by their places in the choice.
+    """
+    try:
+        return ask()
+    except slices.PartlyLost as partly:
+        session.tell("again", str(partly))
+        choice = partly.choice
+        try:
+            new = expected(choice, dict.fromkeys(choice.nodes, partly.incarnation), partly.kept)
+            came = join_new(session, head, choice, new, ())
+        except Refused:
+            slices.give_up(session, choice)
+            return anew(session, head)
+        hosts = dict(sorted({**kept(choice), **came}.items()))
+        return renew(session, Joined(head, choice, hosts), partly.lost)
 
 
 def filler(head: Head) -> slices.Fill:
@@ -244,17 +309,22 @@ def join_new(
     def is_late() -> bool:
         return arrival.seconds > session.spec.cluster.join_timeout
 
-    def console(node: str, worker: int) -> str:
-        name = next(name for name in slices.node_names(choice) if name.endswith(f"/{node}"))
-        return session.provider.get().console(name, worker)
+    def log(node: str, worker: int) -> str:
+        return console(session, choice, node, worker)
 
     be_driver(session, head, check)
     try:
-        return join(session, choice, new, is_late, console, check)
+        return join(session, choice, new, is_late, log, check)
     except ClusterError:
         if arrival.seconds:  # missing hosts may have gone with their slice
             slices.require_alive(session, choice, new)
         raise
+
+
+def console(session: Session, choice: Choice, node: str, worker: int) -> str:
+    """The end of a host's console log."""
+    name = next(name for name in slices.node_names(choice) if name.endswith(f"/{node}"))
+    return session.provider.get().console(name, worker)
 
 
 class Arrival:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcher import chips
+from launcher import chips, megascale
 from launcher.member import Place
 
 if TYPE_CHECKING:
@@ -43,10 +43,13 @@ def torchrun(run: str, rank: int, ranks: int, index: int, per_host: int) -> dict
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where one attempt meets: the address of each host, and `ports_of_host` free ports there."""
+    """Where one attempt meets: the address of each host, `ports_of_host` free ports there, and the
+    name of its slice.
+    """
 
     addresses: Mapping[Place, str]
     ports: Mapping[Place, Sequence[int]]
+    nodes: Mapping[Place, str]
 
     @property
     def _first(self) -> Place:
@@ -61,6 +64,7 @@ class Meeting:
         hosts = self._hosts(process.slice)
         return {
             "TPU_WORKER_HOSTNAMES": ",".join(self.addresses[place] for place in hosts),
+            "LAUNCHER_SLICE_NAME": self.nodes[process.place],
             "JAX_COORDINATOR_PORT": str(self.ports[self._first][_JAX]),
             "MASTER_ADDR": self.addresses[self._first],
             "MASTER_PORT": str(self.ports[self._first][_TORCH]),
@@ -89,15 +93,12 @@ class Meeting:
 
         Processes that share a host each need a port of their own.
         """
-        many = self._slices > 1
-        shared = {
-            "MEGASCALE_COORDINATOR_ADDRESS": self.addresses[self._first] if many else "",
-            "MEGASCALE_NUM_SLICES": str(self._slices) if many else "",
-            "MEGASCALE_SLICE_ID": str(process.slice) if many else "",
-        }
-        if not many or not process.chips:
-            return shared
+        if self._slices == 1:
+            return dict.fromkeys(megascale.KEYS, "")
         own, first = self._own_ports(process.place), self._own_ports(self._first)
-        address = f"{self.addresses[self._first]}:{first[len(first) // 2]}"
-        port = str(own[len(own) // 2 + process.index])
-        return {**shared, "MEGASCALE_COORDINATOR_ADDRESS": address, "MEGASCALE_PORT": port}
+        return {
+            megascale.COORDINATOR: f"{self.addresses[self._first]}:{first[len(first) // 2]}",
+            megascale.COUNT: str(self._slices),
+            megascale.INDEX: str(process.slice),
+            megascale.PORT: str(own[len(own) // 2 + process.index]),
+        }

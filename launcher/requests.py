@@ -103,18 +103,30 @@ def copied(value: Any) -> Any:
     return [copied(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def requests_for(spec: Spec, offer: Offer, identity: Identity, script: str) -> tuple[Request, ...]:
-    """One CreateNode a slice, or one queued resource for all of them."""
+def requests_for(
+    spec: Spec, offer: Offer, identity: Identity, script: str, slices: int
+) -> tuple[Request, ...]:
+    """One CreateNode a slice, or one queued resource for all of them; one a slice where the number
+    may change, since a queued resource is granted, and lost, as a whole.
+    """
     parent = f"projects/{identity.project}/locations/{offer.zone}"
     node = node_body(spec, offer, identity, script)
+    ids = [node_id(spec.name, index) for index in range(slices)]
+    if CAPACITIES[offer.capacity].queued and spec.mode.is_elastic:
+        return tuple(queued_request(spec, offer, parent, node, id, (id,)) for id in ids)
     if CAPACITIES[offer.capacity].queued:
-        return (queued_request(spec, offer, parent, node),)
-    ids = [node_id(spec.name, index) for index in range(spec.mode.slices)]
+        nodes = multislice_ids(spec.name, slices) if slices > 1 else tuple(ids)
+        return (queued_request(spec, offer, parent, node, spec.name, nodes),)
     return tuple(Request("CreateNode", "v2", parent, id, node, (id,)) for id in ids)
 
 
 def node_id(name: str, index: int) -> str:
     return f"{name}-s{index}"
+
+
+def multislice_ids(name: str, slices: int) -> tuple[str, ...]:
+    """Those that the API makes of the prefix `NAME-s`."""
+    return tuple(f"{name}-s-{index}" for index in range(slices))
 
 
 def node_body(spec: Spec, offer: Offer, identity: Identity, script: str) -> dict[str, Any]:
@@ -160,15 +172,14 @@ def machine_fields(machine: Machine) -> dict[str, Any]:
     return fields
 
 
-def queued_request(spec: Spec, offer: Offer, parent: str, node: dict[str, Any]) -> Request:
-    """All slices as one queued resource: granted whole or not at all."""
-    slices, prefix = spec.mode.slices, f"{spec.name}-s"
+def queued_request(
+    spec: Spec, offer: Offer, parent: str, node: dict[str, Any], id: str, nodes: tuple[str, ...]
+) -> Request:
+    """The nodes as one queued resource: granted whole or not at all."""
     flex = offer.capacity == FLEX_START
-    count = {"node_count": slices, "node_id_prefix": prefix}
-    nodes: tuple[str, ...] = (node_id(spec.name, 0),)
     strategy: dict[str, Any] = {"node_id": nodes[0]}
-    if slices > 1:
-        nodes = tuple(f"{prefix}-{index}" for index in range(slices))
+    if len(nodes) > 1:
+        count = {"node_count": len(nodes), "node_id_prefix": f"{spec.name}-s"}
         strategy = {"multi_node_params" if flex else "multislice_params": count}
     node_spec = {"parent": parent, **strategy, "node": node}
     policy = queueing_policy(spec.cluster.queue, spec.cluster.queue_timeout)
@@ -177,7 +188,7 @@ def queued_request(spec: Spec, offer: Offer, parent: str, node: dict[str, Any]) 
         assert spec.cluster.queue.max_run_time is not None  # the checks have passed
         run = {"max_run_duration": duration(spec.cluster.queue.max_run_time)}
         body = camel_case({"tpu": {"node_spec": [node_spec]}, **model, "run_duration": run})
-        return Request("CreateQueuedResource", "v2alpha1", parent, spec.name, body, nodes)
+        return Request("CreateQueuedResource", "v2alpha1", parent, id, body, nodes)
     body = {"tpu": {"node_spec": [node_spec]}, **CAPACITIES[offer.capacity].tier}
     if offer.capacity == QUEUED_RESERVED and (reservation := spec.cluster.queue.reservation):
         project = parent.split("/")[1]
@@ -185,7 +196,7 @@ def queued_request(spec: Spec, offer: Offer, parent: str, node: dict[str, Any]) 
             f"projects/{project}/locations/{offer.zone}/reservations/{reservation}"
         )
     body["queueing_policy"] = policy
-    return Request("CreateQueuedResource", "v2", parent, spec.name, body, nodes)
+    return Request("CreateQueuedResource", "v2", parent, id, body, nodes)
 
 
 def queueing_policy(queue: Queue, queue_timeout: float) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from launcher import registry, removal
 from launcher.chain import Chain, Memory
 from launcher.errors import ConfigError, ProvisioningError, Reason, Refused, SliceLost
 from launcher.evidence import GONE
-from launcher.plan import Choice
+from launcher.plan import Choice, part_of
 from launcher.providers import Deadlines, Pause
 from launcher.providers.states import NODE_STATES, State, meaning
 from launcher.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request, dated
@@ -52,12 +52,23 @@ def recorded_choice(session: Session, record: Mapping[str, Any]) -> Choice | Non
     if record["offer"] is None:
         return None
     for choice in session.plan.choices:
-        same = {"offer": offer_of(choice), "nodes": node_names(choice)}
-        if all(record[key] == value for key, value in same.items()):
-            return choice
+        if record["offer"] == offer_of(choice) and (found := same(session, choice, record)):
+            return found
     offer = record["offer"]
     what = f"{len(record['nodes'])} x {offer['accelerator_type']} {offer['capacity']}"
     raise ConfigError(taken(name, f"as {what} in {offer['zone']}, not as what is asked for"))
+
+
+def same(session: Session, choice: Choice, record: Mapping[str, Any]) -> Choice | None:
+    """The choice, if its nodes are those on record, or a part of it that an elastic run has."""
+    names = node_names(choice)
+    if record["nodes"] == names:
+        return choice
+    mode = session.spec.mode
+    if not (mode.is_elastic and set(record["nodes"]) <= set(names)):
+        return None
+    nodes = [name.rpartition("/")[2] for name in record["nodes"]]
+    return part_of(session.spec, choice, nodes) if len(nodes) in mode.sizes else None
 
 
 def taken(name: str, how: str) -> str:
@@ -143,10 +154,14 @@ def take(
     meanwhile: Meanwhile[T],
     part: Collection[int] | None = None,
 ) -> T:
-    """All slices of one choice, or a part of them, or Refused, and nothing of these is left."""
+    """All slices of one choice, or a part of them, or Refused, and nothing of these is left.
+
+    Raises PartlyLost, and leaves those that came, when others went while they were made.
+    """
     incarnation = secrets.token_hex(4)
     wanted = requests_of(choice, part)
     asked = [filled(request, session, incarnation, fill) for request in wanted]
+    numbers = range(len(choice.requests)) if part is None else sorted(part)
     put_on_record(session, choice, wanted, incarnation)
     abort = threading.Event()
 
@@ -160,12 +175,46 @@ def take(
         try:
             return meanwhile(choice, incarnation, creating)
         except Refused as refused:
+            made = dict(zip(numbers, creating, strict=True))
+            if lost := lost_among(session, choice, made) if is_lost(refused) else None:
+                raise PartlyLost(choice, incarnation, made.keys() - lost, lost) from refused
             abort.set()
             wait(creating)
             give_up(session, choice, part)
             raise explained(session, refused) from refused
         finally:
             abort.set()
+
+
+class PartlyLost(ProvisioningError):
+    """Some slices went while they were made; others, which are `kept`, came."""
+
+    def __init__(
+        self, choice: Choice, incarnation: str, kept: Collection[int], lost: Collection[int]
+    ) -> None:
+        self.choice, self.incarnation = choice, incarnation
+        self.kept, self.lost = frozenset(kept), frozenset(lost)
+        names = ", ".join(choice.nodes[index] for index in sorted(lost))
+        super().__init__(f"lost while the slices were made: {names}")
+
+
+def is_lost(error: BaseException | None) -> bool:
+    return isinstance(error, Refused) and error.reason is Reason.LOST
+
+
+def lost_among(
+    session: Session, choice: Choice, creating: Mapping[int, Future[None]]
+) -> frozenset[int]:
+    """Which slices went while they were made, once every creation has ended, by slice number.
+
+    None if all did, or if one failed otherwise: then nothing is worth keeping.
+    """
+    wait(creating.values())
+    errors = {index: error for index, one in creating.items() if (error := one.exception())}
+    if not all(map(is_lost, errors.values())):
+        return frozenset()
+    lost = errors.keys() | gone(session, choice, creating.keys() - errors.keys()).keys()
+    return frozenset(lost) if len(lost) < len(creating) else frozenset()
 
 
 def requests_of(choice: Choice, part: Collection[int] | None) -> list[Request]:
@@ -186,8 +235,20 @@ def put_on_record(
         attempt=None,
         offer=offer_of(choice),
         nodes=node_names(choice),
-        resources=names,
+        resources=list(dict.fromkeys([*names, *record.get("resources", ())])),
         cost_per_hour_usd=choice.cost_per_hour_usd,
+    )
+
+
+def add_to_record(session: Session, wanted: Sequence[Request], incarnation: str) -> None:
+    """What is asked for beside the slices that the run has."""
+    record = registry.record(session.spec.name) or {}
+    names = [name for request in wanted for name in request.names]
+    mine = {node: incarnation for request in wanted for node in request.nodes}
+    registry.update(
+        session.spec.name,
+        incarnations={**record.get("incarnations", {}), **mine},
+        resources=list(dict.fromkeys([*record.get("resources", ()), *names])),
     )
 
 
@@ -206,13 +267,32 @@ def give_up(session: Session, choice: Choice, part: Collection[int] | None = Non
     record = registry.record(session.spec.name)
     assert record is not None  # written before the first call
     if part is not None:
-        lost = requests_of(choice, part)
-        names = [name for request in lost for name in request.names]
-        labels = removal.labels_of(record)
-        removal.delete_all(session.provider.get(), names, labels, session.interrupt.pause)
+        remove(session, requests_of(choice, part))
         return
     removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
     registry.update(session.spec.name, offer=None, nodes=[], resources=[])
+
+
+def remove(session: Session, unwanted: Sequence[Request]) -> None:
+    """Delete what comes of these requests; the record names it until it is gone."""
+    delete(session, [name for request in unwanted for name in request.names])
+
+
+def drop_others(session: Session, choice: Choice) -> None:
+    """Delete what is on record beside a choice: spare slices, and those of a probe."""
+    record = registry.record(session.spec.name)
+    mine = {name for request in choice.requests for name in request.names}
+    delete(session, [name for name in (record or {}).get("resources", ()) if name not in mine])
+
+
+def delete(session: Session, names: Sequence[str]) -> None:
+    record = registry.record(session.spec.name)
+    if record is None or not names:
+        return
+    labels = removal.labels_of(record)
+    removal.delete_all(session.provider.get(), names, labels)
+    left = (registry.record(session.spec.name) or {}).get("resources", ())
+    registry.update(session.spec.name, resources=[name for name in left if name not in names])
 
 
 def explained(session: Session, refused: Refused) -> Refused:
@@ -251,20 +331,20 @@ def queue_seconds(session: Session) -> float:
     return session.spec.cluster.queue_timeout / max(1, queued)
 
 
-class KeptSliceLost(ProvisioningError):
-    """A slice that was to be kept was lost while another was being replaced."""
+def require_alive(session: Session, choice: Choice, new: Collection[int]) -> None:
+    """Raises SliceLost if the node of one of these slices, which was READY, is no more."""
+    for index, state in gone(session, choice, new).items():
+        raise SliceLost(f"{choice.nodes[index]} is {state} before its hosts have joined")
 
 
-def require_alive(session: Session, choice: Choice, new: Collection[int] | None = None) -> None:
-    """Raises SliceLost if a node that was READY is no more, or KeptSliceLost if it is not among
-    the `new` ones, by slice number; one that is being repaired may be.
-    """
-    for index, word in words(session, choice).items():
-        if word == GONE or meaning(NODE_STATES, word) in (State.DEAD, State.DELETING):
-            short = choice.nodes[index]
-            if new is not None and index not in new:
-                raise KeptSliceLost(f"{short} is {word} as well")
-            raise SliceLost(f"{short} is {word} before its hosts have joined")
+def gone(session: Session, choice: Choice, part: Collection[int]) -> dict[int, str]:
+    """Those of these slices whose nodes are no more, and their states; not those in repair."""
+    lost = (State.DEAD, State.DELETING)
+    return {
+        index: word
+        for index, word in words(session, choice).items()
+        if index in part and (word == GONE or meaning(NODE_STATES, word) in lost)
+    }
 
 
 def words(session: Session, choice: Choice) -> dict[int, str]:

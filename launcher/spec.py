@@ -97,13 +97,27 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How the program is spread over the hosts."""
+    """How the program is spread over the hosts.
+
+    `sizes` are the numbers of slices that will do, the largest first: an elastic run has several.
+    """
 
     name: str
     framework: str  # jax | torch_xla
     processes: str  # one a host, or one a chip: host | chip
-    slices: int
+    sizes: tuple[int, ...]
+    probe_interval: float  # between attempts to get the slices that an elastic run lacks
+    resize_interval: float  # from a change of size to the next one that the launcher wants
     requirements: tuple[str, ...]  # Python packages of the framework, for every host
+
+    @property
+    def slices(self) -> int:
+        """The most that are asked for."""
+        return self.sizes[0]
+
+    @property
+    def is_elastic(self) -> bool:
+        return len(self.sizes) > 1
 
 
 @dataclass(frozen=True, slots=True)

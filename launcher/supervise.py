@@ -148,7 +148,8 @@ def one_attempt(
         session.folder.turn_to(found["number"])
     else:
         account.begin_attempt(resumed=session.folder.attempt > 0)
-    ended = run_gang(session, joined, manifest, code, account, found)
+    wish = recalls(session, account, holding)
+    ended = run_gang(session, joined, manifest, code, account, found, wish)
     evidence = inquire(session, joined, ended, account)
     evidence = dataclasses.replace(evidence, head_lost=ended.head_lost)
     judged = judge(evidence)
@@ -160,6 +161,18 @@ def one_attempt(
     registry.update(session.spec.name, attempt=None)
     session.screen.finish()
     return judged
+
+
+def recalls(session: Session, account: Account, holding: Holding) -> Callable[[], str]:
+    """Why the attempt is to end for another on more slices, once it is under way: before its first
+    step a program can save nothing, and may not heed SIGTERM yet.
+    """
+
+    def recalled() -> str:
+        silent = account.final_step is None and session.timeline.phase == "productive"
+        return holding.recalled() if account.step is not None or silent else ""
+
+    return recalled
 
 
 def running_attempt(session: Session) -> Mapping[str, Any] | None:
@@ -186,6 +199,7 @@ def run_gang(
     code: str,
     account: Account,
     found: Mapping[str, Any] | None,
+    recalled: Callable[[], str],
 ) -> Report:
     """Ship the code (a digest) and run, or follow what runs; lost hosts are endings as well.
 
@@ -193,6 +207,7 @@ def run_gang(
     """
     processes, address = joined.choice.processes, joined.head.address
     attempt = make_attempt(session, code)
+    attempt = dataclasses.replace(attempt, announced=joined.announced, recalled=recalled)
     feed, pause = Feed(session, account), watchful_pause(session, joined)
     try:
         if found:

@@ -10,6 +10,7 @@ turn, the first that knows decides:
     program      its own error, which no loss explains
     lost         slices or hosts went (`losses`)
     headless     the Ray head went, and the attempt was stopped
+    resized      the launcher itself ended it, for another on more slices
     failed       one process failed of itself (`blame`)
     hung         nothing moved
     apart        all speak of others: one left early, never came, or the network broke
@@ -214,6 +215,14 @@ def _first_of(facts: Facts, sign: Sign) -> Ending | None:
     return None
 
 
+def _resized(facts: Facts) -> Finding | None:
+    """All left because the launcher told them to, or were done."""
+    evidence = facts.evidence
+    if not evidence.recall or any(e.code != 0 and not e.collateral for e in evidence.endings):
+        return None
+    return Outcome.RESIZED, evidence.recall, None, ()
+
+
 def _headless(facts: Facts) -> Finding | None:
     if not facts.evidence.head_lost:
         return None
@@ -327,6 +336,7 @@ RULES: Sequence[Callable[[Facts], Finding | None]] = (
     _program,
     _lost,
     _headless,
+    _resized,
     _failed,
     _hung,
     _apart,

@@ -3,13 +3,13 @@
     python workloads/lm.py --steps=20
 
 It is an ordinary JAX program. Alone it uses the devices of this machine; started by the launcher,
-one process a host, it uses all chips of the slice. It saves every `save_interval` steps and begins
+one process a host, it uses all chips of all slices. It saves every `save_interval` steps and begins
 where the last complete checkpoint was. On SIGTERM all processes finish the same step, save it and
 leave with exit code 143. On the same chips and with the same number of processes, a run that was
 interrupted has the losses of one that was not, bit for bit.
 
-Read on in `lm_text.py` (the data), `lm_model.py` (the network and a step of its training) and
-`lm_checkpoint.py`.
+Read on in `lm_text.py` (the data), `lm_model.py` (the network and a step of its training),
+`device_mesh.py` (which chips share what) and `lm_checkpoint.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import device_mesh
 import jax
 import lm_model
 import lm_text
@@ -175,7 +176,7 @@ class Run:
 
     def __init__(self, arguments: argparse.Namespace, wish: Wish) -> None:
         self.arguments, self.wish = arguments, wish
-        mesh = lm_model.make_mesh(jax.devices(), arguments.model_parallel)
+        mesh = device_mesh.training_mesh(jax.devices(), arguments.model_parallel)
         optimizer = lm_model.adamw(arguments.steps, arguments.lr, arguments.warmup)
         self.trainer = lm_model.Trainer(sizes(arguments), optimizer, mesh)
         self.feed = Feed(arguments, self.trainer)

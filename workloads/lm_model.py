@@ -12,7 +12,7 @@ whatever its size, which on emulated hosts (CPU devices over TCP) is the larger 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -103,31 +103,6 @@ def rotate(x: jax.Array) -> jax.Array:
     cos, sin = jnp.asarray(np.cos(angles), x.dtype), jnp.asarray(np.sin(angles), x.dtype)
     left, right = x[..., :half], x[..., half:]
     return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
-
-
-def make_mesh(devices: Sequence[jax.Device], model: int) -> Mesh:
-    return Mesh(np.array(arrange(devices, model)), ("data", "model"))
-
-
-def arrange(devices: Sequence[jax.Device], model: int) -> list[list[jax.Device]]:
-    """A row of `model` chips for each part of the batch; a row stays in one host, or in one slice.
-
-    Chips come in the order of slices, then hosts: the sums inside a layer never cross the network
-    between slices, only the gradients do, once a step.
-    """
-    ordered = sorted(devices, key=lambda d: (slice_of(d), d.process_index, d.id))
-    per_host = sum(device.process_index == ordered[0].process_index for device in ordered)
-    if per_host % model and model % per_host:
-        raise ValueError(f"--model_parallel={model} does not fit hosts of {per_host} chips")
-    rows = [ordered[i : i + model] for i in range(0, len(ordered), model)]
-    if len(rows[-1]) != model or any(slice_of(row[0]) != slice_of(row[-1]) for row in rows):
-        raise ValueError(f"--model_parallel={model} does not divide the chips of a slice")
-    return rows
-
-
-def slice_of(device: jax.Device) -> int:
-    """0 for devices that know no slices, such as CPUs."""
-    return int(getattr(device, "slice_index", 0))
 
 
 def split_of(path: tuple[Any, ...]) -> PartitionSpec:

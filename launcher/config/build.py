@@ -134,7 +134,9 @@ def _mode(values: Mapping[str, Any], choices: Mapping[str, str]) -> Mode:
         name=choices.get("mode", values["framework"]),
         framework=values["framework"],
         processes=values["processes"],
-        slices=values["slices"],
+        sizes=tuple(sorted(set(as_list(values["slices"])), reverse=True)),
+        probe_interval=seconds(values["probe_interval"]),
+        resize_interval=seconds(values["resize_interval"]),
         requirements=tuple(values["requirements"]),
     )
 

@@ -22,7 +22,7 @@ _FREE = (
     *(("workload", "args"), ("workload", "env"), ("workload", "command")),
     *(("cluster", "env"), ("cluster", "startup")),
 )
-_OWNED = ("LAUNCHER_", "RAY_")  # set by the launcher in every process
+_OWNED = ("LAUNCHER_", "MEGASCALE_", "RAY_")  # set by the launcher in every process
 _PROJECT = re.compile(r"[a-z][-a-z0-9.:]*[a-z0-9]")
 
 

@@ -9,6 +9,7 @@ from launcher.config.draft import Check, Draft
 from launcher.config.offer_checks import ZONE, all_zones, known_types
 from launcher.config.origins import Key
 from launcher.config.resolve import takes_environment
+from launcher.config.values import as_list
 from launcher.errors import Problem
 
 # https://cloud.google.com/compute/docs/labeling-resources#requirements
@@ -86,7 +87,8 @@ def _disks(draft: Draft) -> Iterator[Problem]:
 
 def _shared_disks(draft: Draft) -> Iterator[Problem]:
     """https://cloud.google.com/tpu/docs/attach-durable-block-storage: several VMs only read."""
-    several = draft["mode.slices"] > 1 or any(kind.hosts > 1 for kind in known_types(draft))
+    slices = max(as_list(draft["mode.slices"]))
+    several = slices > 1 or any(kind.hosts > 1 for kind in known_types(draft))
     for index, disk in enumerate(draft["cluster.data_disks"]):
         if several and disk.get("mode", "READ_WRITE") == "READ_WRITE":
             key = ("cluster", "data_disks", str(index), "mode")
@@ -146,7 +148,7 @@ def _script_size(draft: Draft) -> Iterator[Problem]:
 def _coordinator(draft: Draft) -> Iterator[Problem]:
     given, key = draft["cluster.coordinator"], ("cluster", "coordinator")
     port = re.search(r":([0-9]+)/?$", given)
-    if given == "host0" and draft["mode.slices"] > 1:
+    if given == "host0" and max(as_list(draft["mode.slices"])) > 1:
         hint = "vm, or here"
         message = "the head's address is not known before the first slice is up"
         yield draft.origins.problem(f"with several slices {message}", key, hint)

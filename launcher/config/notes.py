@@ -19,6 +19,7 @@ def notes(draft: Draft) -> Iterator[str]:
     yield from _old_names(draft)
     yield from _runtime_version(draft)
     yield from _no_way_out(draft)
+    yield from _one_size(draft)
 
 
 def _old_names(draft: Draft) -> Iterator[str]:
@@ -58,3 +59,12 @@ def _no_way_out(draft: Draft) -> Iterator[str]:
             " packages through Cloud NAT, and read buckets through Private Google Access:"
             " the subnetwork needs both"
         )
+
+
+def _one_size(draft: Draft) -> Iterator[str]:
+    """Intervals of an elastic run, given to one whose size does not change."""
+    if len(set(as_list(draft["mode.slices"]))) > 1:
+        return
+    for name in ("probe_interval", "resize_interval"):
+        if not draft.is_shipped(("mode", name)):
+            yield f"mode.{name}: of no use unless mode.slices is a list of sizes, such as [1, 2]"

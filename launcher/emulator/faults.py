@@ -130,6 +130,7 @@ OPTIONS: Mapping[str, Option] = {
     "code": Option(OneOf("gRPC code", CODES), "gRPC code by name", "RESOURCE_EXHAUSTED"),
     "message": Option(read_text, "text of the error"),
     "limit": Option(read_count, "how many there may be", "32"),
+    "slices": Option(read_count, "how many slices the metadata speaks of", "3"),
     "endpoints": Option(read_count, "how many network endpoints the node shows", "3"),
     "state": Option(OneOf("state", STATES), "state of the API", "REPAIRING"),
     "health": Option(OneOf("health", HEALTHS), "health of the API", "TIMEOUT"),
@@ -228,6 +229,11 @@ FAULTS: Mapping[str, Fault] = {
         ("worker", "seconds", "count"),
     ),
     "never-boots": Fault("the startup script never starts", Target.EVENT, ("worker", "count")),
+    "stale-multislice": Fault(
+        "the metadata of a host that boots speaks of another job of several slices",
+        Target.EVENT,
+        ("worker", "slices", "count"),
+    ),
     "slow-create": Fault("a create takes some seconds", Target.EVENT, ("seconds", "count")),
     "slow-delete": Fault("a delete takes some seconds", Target.EVENT, ("seconds", "count")),
     "stockout": Fault(

@@ -154,6 +154,8 @@ class Fleet:
         if self._strike("never-boots", node, worker=worker):
             return
         await rest(self._strike("slow-boot", node, worker=worker))
+        if rule := self._strike("stale-multislice", node, worker=worker):
+            node.mislead(worker, rule.slices)
         host.boot(node.script)
 
     def _ready(self, node: EmulatedNode, operation: Operation | None = None) -> None:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -183,6 +183,13 @@ class EmulatedNode(Changing):
             port=TPU_PORT,
             access_config=v2.AccessConfig(external_ip=address) if external else None,
         )
+
+    def mislead(self, worker: int, slices: int) -> None:
+        """Has the metadata of a host speak of another job, of so many slices."""
+        other = guest.Megascale(slices - 1, slices, f"{_NOWHERE}1")
+        me = self._identities[worker] = replace(self._identities[worker], megascale=other)
+        values = guest.attributes(me, self.accelerator, self.message)
+        self.hosts[worker].metadata.replace(guest.ATTRIBUTES, values)
 
     def announce(self, path: str, value: str) -> None:
         """Changes a metadata value of every host."""

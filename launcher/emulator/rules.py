@@ -38,6 +38,7 @@ class Rule:
     message: str = "an internal error has occurred"
     limit: int = 0
     endpoints: int = 0
+    slices: int = 3
     state: str = ""
     health: str = ""
     symptom: str = ""

@@ -115,13 +115,15 @@ def wait_for_slices(session: Session, head: coordinator.Head) -> Joined:
 
 def wanted(session: Session) -> str:
     names = {c.offer.accelerator.accelerator_type: None for c in session.plan.choices}
-    return f"{session.spec.mode.slices} x {' or '.join(names)}"
+    counts = " or ".join(map(str, session.spec.mode.sizes))
+    return f"{counts} x {' or '.join(names)}"
 
 
 def can_wait(session: Session, found: Sequence[Found]) -> bool:
     """Whether there are enough whole slices of some choice, though they are busy."""
+    least = session.spec.mode.sizes[-1]
     accelerators = [choice.offer.accelerator for choice in session.plan.choices]
-    return any(len(fitting(found, one)) >= session.spec.mode.slices for one in accelerators)
+    return any(len(fitting(found, one)) >= least for one in accelerators)
 
 
 def fitting(found: Sequence[Found], accelerator: Accelerator) -> list[Found]:
@@ -144,7 +146,7 @@ def hold(
     """The first free slices that are enough for a choice; None, and none is held, if there are
     too few. `why` is told why a slice was not taken.
     """
-    count = session.spec.mode.slices
+    count = len(choice.nodes)
     hosts: dict[Place, cluster.Host] = {}
     names: list[str] = []
     for slice_ in fitting(found, choice.offer.accelerator):

@@ -240,7 +240,7 @@ class Host0Site:
         session.screen.wait("worker 0: waiting for its Ray head")
         deadline = time.monotonic() + session.spec.cluster.join_timeout
         while not self._answers(pause):
-            slices.require_alive(session, choice)
+            slices.require_alive(session, choice, range(len(choice.nodes)))
             if time.monotonic() > deadline:
                 limit = f"{session.spec.cluster.join_timeout:g} s (cluster.join_timeout)"
                 shown = tail(provider.console(self._node, 0))

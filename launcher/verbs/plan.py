@@ -84,7 +84,7 @@ def text(spec: Spec, planned: Plan, existing: list[str], duration: str | None) -
     yield from (f"  note: {note}" for note in spec.notes)
     if existing:
         yield f"  up under this name, on record: {', '.join(existing)}"
-    yield from choices(planned, spec.mode.slices, duration)
+    yield from choices(planned, duration)
     if spec.cluster.coordinator == "vm":
         yield f"  coordinator: {about_vm(spec)}"
     if not KINDS[spec.provider.kind].billed:
@@ -94,14 +94,14 @@ def text(spec: Spec, planned: Plan, existing: list[str], duration: str | None) -
     yield from processes(planned.first)
 
 
-def choices(planned: Plan, slices: int, duration: str | None) -> Iterator[str]:
+def choices(planned: Plan, duration: str | None) -> Iterator[str]:
     """In the order in which they are tried; the source of the prices is told once."""
     if len(planned.choices) > 1:
         yield "  tried in this order:"
     priced = next((each for each in planned.choices if each.cost_per_hour_usd is not None), None)
     for number, choice in enumerate(planned.choices, start=1):
         size = f"{counted(choice.hosts, 'host')}, {counted(choice.chips, 'chip')}"
-        price = price_of(choice, slices, with_source=choice is priced)
+        price = price_of(choice, with_source=choice is priced)
         whole = None if duration is None else cost(choice, seconds(duration) / 3600)
         so_long = "" if whole is None else f", {whole:.2f} USD for {duration}"
         yield f"  {number}. {choice.title}: {size}, {price}{so_long}"
@@ -111,10 +111,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def price_of(choice: Choice, slices: int, *, with_source: bool) -> str:
+def price_of(choice: Choice, *, with_source: bool) -> str:
     offer, usd = choice.offer, choice.cost_per_hour_usd
     if usd is None or with_source:
-        return prices.describe(offer.accelerator, offer.capacity, offer.zone, slices)
+        return prices.describe(offer.accelerator, offer.capacity, offer.zone, len(choice.nodes))
     return f"{usd:.2f} USD/h"
 
 
@@ -181,8 +181,10 @@ def differences(first: Choice, other: Choice) -> list[str]:
         # The bodies have other fields: compare what is meant.
         asked = [name for name in MEANT if MEANT[name](first.offer) != MEANT[name](other.offer)]
         return [f"{two.method} ({two.version}) in place of {one.method} ({one.version})", *asked]
-    pairs = zip(first.requests, other.requests, strict=True)
-    found = [name for one, two in pairs for name in different_fields(leaves(one), leaves(two))]
+    fewer = len(first.nodes) - len(other.nodes)
+    found = [f"slices, {len(other.nodes)} in place of {len(first.nodes)}"] if fewer else []
+    pairs = zip(first.requests, other.requests, strict=False)
+    found += [name for one, two in pairs for name in different_fields(leaves(one), leaves(two))]
     return list(dict.fromkeys(found))
 
 
