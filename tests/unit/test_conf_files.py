@@ -126,7 +126,6 @@ def test_the_schema_and_the_primary_file_know_the_same_keys(schemas: dict[str, A
             },
         ),
         ("vm.json", spec.CoordinatorVm, {}),
-        ("mode.json", spec.Mode, {"name": set()}),
         (
             "workload.json",
             spec.Workload,
@@ -137,6 +136,7 @@ def test_the_schema_and_the_primary_file_know_the_same_keys(schemas: dict[str, A
                 "target": {"script", "module", "command"},
             },
         ),
+        ("mode.json", spec.Mode, {"name": set(), "sizes": {"slices"}}),
         ("provider.json", spec.ProviderSpec, {"options": {"state_dir", "rules"}}),
         ("retry.json", spec.Retry, {}),
     ],

@@ -52,9 +52,10 @@ def table(page: str, heading: str) -> list[str]:
 
 def test_every_variable_of_a_chip_is_explained(tmp_path: Path) -> None:
     spec = compose(["cluster=v4-8", "mode=torch_xla", "mode.slices=2"], cwd=tmp_path)
-    (process, *others) = plan_processes(spec, spec.cluster.offers[0])
+    (process, *others) = plan_processes(spec, spec.cluster.offers[0], 2)
     places = {each.place for each in (process, *others)}
-    meeting = Meeting(dict.fromkeys(places, "a"), {p: range(ports_of_host(4)) for p in places})
+    ports = {place: range(ports_of_host(4)) for place in places}
+    meeting = Meeting(dict.fromkeys(places, "a"), ports, dict.fromkeys(places, "n"))
     names = {*process.env, *meeting.env(process), "PJRT_DEVICE"}
     told = " ".join(table("torch_xla.md", "What each process finds"))
     told_names = set(re.findall(r"[A-Z][A-Z_]+", told))

@@ -43,6 +43,7 @@ VALUES: dict[str, Any] = {
     "code": "ABORTED",
     "limit": 32,
     "endpoints": 3,
+    "slices": 3,
     "state": "REPAIRING",
     "health": "TIMEOUT",
     "symptom": "OUT_OF_MEMORY",

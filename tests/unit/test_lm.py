@@ -17,6 +17,7 @@ from launcher.compose import CONF, WORKLOADS
 
 sys.path.insert(0, str(WORKLOADS))
 
+import device_mesh
 import lm
 import lm_checkpoint
 import lm_model
@@ -100,7 +101,7 @@ def chips(slices: int, hosts: int, each: int) -> list[Chip]:
 
 @pytest.mark.parametrize("model", [1, 2, 4, 8])
 def test_a_layer_is_shared_inside_a_host_or_else_inside_a_slice(model: int) -> None:
-    rows = lm_model.arrange(chips(2, 2, 4), model)
+    rows = device_mesh.arrange(chips(2, 2, 4), model)
     assert [chip.id for row in rows for chip in row] == list(range(16))
     for row in rows:
         assert len({chip.slice_index for chip in row}) == 1
@@ -112,7 +113,7 @@ def test_a_layer_is_shared_inside_a_host_or_else_inside_a_slice(model: int) -> N
 )
 def test_a_layer_that_cannot_be_shared_so(model: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        lm_model.arrange(chips(2, 2, 4), model)
+        device_mesh.arrange(chips(2, 2, 4), model)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import accelerators
+from launcher import accelerators, megascale
 from launcher.compose import compose
 from launcher.member import Place
 from launcher.plan import Process, plan_processes
@@ -19,7 +19,7 @@ SMALL = [name for name in accelerators.all_types() if accelerators.lookup(name).
 
 def planned(tmp_path: Path, *words: str) -> list[Process]:
     spec = compose([*words, "name=t"], cwd=tmp_path)
-    return plan_processes(spec, spec.cluster.offers[0])
+    return plan_processes(spec, spec.cluster.offers[0], spec.mode.slices)
 
 
 def meeting(processes: Sequence[Process]) -> Meeting:
@@ -28,7 +28,8 @@ def meeting(processes: Sequence[Process]) -> Meeting:
     count = ports_of_host(max(process.index for process in processes) + 1)
     fresh = itertools.count(12_000)
     ports = {place: list(itertools.islice(fresh, count)) for place in places}
-    return Meeting({place: f"10.0.{place[0]}.{place[1] + 1}" for place in places}, ports)
+    addresses = {place: f"10.0.{place[0]}.{place[1] + 1}" for place in places}
+    return Meeting(addresses, ports, {place: f"n-s{place[0]}" for place in places})
 
 
 def told(processes: Sequence[Process]) -> list[dict[str, str]]:
@@ -77,6 +78,23 @@ def test_slices_meet_at_the_first_process_and_each_process_has_a_port(tmp_path: 
     assert [env["RANK"] for env in envs] == list("01234567")
     ports = [env[name] for env in envs for name in ("MEGASCALE_PORT", "TPU_PROCESS_PORT")]
     assert len({*ports, envs[0]["MASTER_PORT"], envs[0]["JAX_COORDINATOR_PORT"]}) == 18
+
+
+def test_hosts_of_two_slices_meet_as_chips_do(tmp_path: Path) -> None:
+    envs = told(planned(tmp_path, "cluster=v5p-16", "mode=multislice"))
+    (coordinator,) = {env["MEGASCALE_COORDINATOR_ADDRESS"] for env in envs}
+    assert coordinator == f"10.0.0.1:{envs[0]['MEGASCALE_PORT']}"
+    assert [env["MEGASCALE_SLICE_ID"] for env in envs] == list("0011")
+    assert [env["LAUNCHER_SLICE_NAME"] for env in envs] == ["n-s0", "n-s0", "n-s1", "n-s1"]
+    assert {env["MEGASCALE_NUM_SLICES"] for env in envs} == {"2"}
+    assert len({env["MEGASCALE_PORT"] for env in envs}) == 4
+    assert envs[2]["TPU_WORKER_HOSTNAMES"] == "10.0.1.1,10.0.1.2"
+
+
+def test_one_slice_has_every_key_empty(tmp_path: Path) -> None:
+    """JAX asks a metadata server for what is absent, and that may be stale."""
+    for env in told(planned(tmp_path, "cluster=v5p-16", "mode=jax")):
+        assert {env[key] for key in megascale.KEYS} == {""}
 
 
 @pytest.mark.parametrize("mode", ["mode=jax", "mode.processes=host"])

@@ -1,0 +1,187 @@
+"""Several slices: their plan, their environment, and which of them a run takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher import elastic, megascale, slices, tpu_env
+from launcher.accelerators import lookup
+from launcher.cluster import Host
+from launcher.compose import WORKLOADS, compose
+from launcher.emulator import guest
+from launcher.emulator.wire import v2
+from launcher.errors import ConfigError
+from launcher.member import Place
+from launcher.plan import Plan, make_plan, part_of
+from launcher.requests import Identity
+from launcher.slices import node_names, offer_of, provider_of, recorded_choice
+from launcher.spec import Spec
+
+sys.path.insert(0, str(WORKLOADS))
+
+import device_mesh
+
+LIST = "mode.slices=[1,4,2]"
+
+
+def planned(*overrides: str) -> tuple[Spec, Plan]:
+    spec = compose(["name=t", "cluster=v4-16", *overrides], cwd=Path.cwd())
+    return spec, make_plan(spec, Identity("me", "0123456789ab", "some-project"))
+
+
+def session_of(*overrides: str) -> Any:
+    spec, plan = planned(*overrides)
+    return SimpleNamespace(spec=spec, plan=plan)
+
+
+def hosts_of(*places: Place) -> dict[Place, Host]:
+    return {(s, w): Host(s, w, f"n-s{s}", f"10.{s}.0.{w}", "", "", None) for s, w in places}
+
+
+FOUR = hosts_of((0, 0), (0, 1), (1, 0), (1, 1))
+
+
+def test_the_mode_has_two_slices_and_a_list_is_taken_from_the_largest_on(tmp_path: Path) -> None:
+    mode = compose(["mode=multislice"], cwd=tmp_path).mode
+    assert (mode.framework, mode.slices, mode.sizes, mode.is_elastic) == ("jax", 2, (2,), False)
+    mode = compose(["mode=multislice", LIST], cwd=tmp_path).mode
+    assert (mode.slices, mode.sizes, mode.is_elastic) == (4, (4, 2, 1), True)
+    assert (mode.probe_interval, mode.resize_interval) == (600, 1800)
+    for wrong in ("[]", "[1,1]", "[0,1]", "[a]", "{a: 1}"):
+        with pytest.raises(ConfigError, match=r"mode\.slices"):
+            compose([f"mode.slices={wrong}"], cwd=tmp_path)
+
+
+def test_intervals_without_a_list_are_noted(tmp_path: Path) -> None:
+    words = ["provider=local", "mode.probe_interval=1m"]
+    (note,) = compose(words, cwd=tmp_path).notes
+    assert note.startswith("mode.probe_interval: of no use unless mode.slices is a list")
+    assert compose([*words, "mode.slices=[1,2]"], cwd=tmp_path).notes == ()
+
+
+def test_a_larger_number_comes_before_a_better_offer() -> None:
+    _, plan = planned(LIST, "cluster.capacity=[spot,on-demand]")
+    tried = [(len(choice.nodes), choice.offer.capacity) for choice in plan.choices]
+    assert tried == [(n, c) for n in (4, 2, 1) for c in ("spot", "on-demand")]
+    for choice in plan.choices:
+        assert len(plan.widest(choice).nodes) == 4
+        assert plan.widest(choice).offer == choice.offer
+        assert choice.hosts == len(choice.processes) == 2 * len(choice.nodes)
+        assert {p.env["LAUNCHER_NUM_SLICES"] for p in choice.processes} == {str(len(choice.nodes))}
+
+
+@pytest.mark.parametrize(("slices_", "requests"), [("4", 1), ("[4]", 1), ("[2,4]", 4)])
+def test_queued_slices_come_together_unless_their_number_may_change(
+    slices_: str, requests: int
+) -> None:
+    _, plan = planned("cluster.capacity=queued-spot", f"mode.slices={slices_}")
+    assert len(plan.first.requests) == requests
+    assert len(plan.first.nodes) == len(set(plan.first.nodes)) == 4
+
+
+def test_a_part_is_numbered_anew() -> None:
+    spec, plan = planned(LIST)
+    part = part_of(spec, plan.first, ["t-s3", "t-s1"])
+    assert part.nodes == ("t-s1", "t-s3")
+    assert (part.hosts, part.chips) == (4, 16)
+    assert part.processes == plan.choices[1].processes
+    assert part.cost_per_hour_usd == plan.choices[1].cost_per_hour_usd
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ((), [[0, 1, 2, 3], [0, 1], [0]]),
+        ((3,), [[0, 1, 2, 3], [0, 3], [3]]),
+        ((1, 2, 3), [[0, 1, 2, 3], [1, 2], [1]]),
+    ],
+)
+def test_what_is_held_is_kept_whatever_the_number(
+    held: Collection[int], expected: list[list[int]]
+) -> None:
+    session = session_of(LIST)
+    wide = session.plan.first
+    found = elastic.candidates(session, wide, [f"t-s{i}" for i in held])
+    assert [[int(node[-1]) for node in choice.nodes] for choice in found] == expected
+
+
+def test_hosts_get_the_numbers_of_their_slices_among_those_that_are_left() -> None:
+    spec, plan = planned(LIST)
+    held = elastic.by_node(plan.first, hosts_of((1, 0), (1, 1), (3, 0), (3, 1)))
+    part = part_of(spec, plan.first, ["t-s0", "t-s3"])
+    placed = dict(elastic.placed(part, held))
+    assert sorted(placed) == [(1, 0), (1, 1)]
+    assert [host.node for host in placed.values()] == ["n-s3", "n-s3"]
+    assert all(host.place == place for place, host in placed.items())
+
+
+@pytest.mark.parametrize(("nodes", "is_ours"), [([1], True), ([0, 2], True), ([0, 1, 2], False)])
+def test_a_record_of_a_part_is_the_run_of_its_size(nodes: list[int], is_ours: bool) -> None:
+    session = session_of(LIST)
+    wide = session.plan.first
+    names = [node_names(wide)[index] for index in nodes]
+    record = {"provider": provider_of(session), "offer": offer_of(wide), "nodes": names}
+    if not is_ours:
+        with pytest.raises(ConfigError, match="t is up as 3 x v4-16"):
+            recorded_choice(session, record)
+        return
+    found = recorded_choice(session, record)
+    assert found is not None
+    assert node_names(found) == names
+    assert slices.requests_of(found, None) == list(found.requests)
+
+
+@given(st.integers(1, 4), st.integers(0, 9), st.integers(0, 9))
+def test_a_contradiction_is_told_and_nothing_else_is(wrong: int, count: int, index: int) -> None:
+    says = {p: {megascale.COUNT: "2", megascale.INDEX: str(p[0])} for p in FOUR}
+    place = list(FOUR)[wrong - 1]
+    says[place] = {megascale.COUNT: str(count), megascale.INDEX: str(index)}
+    found = megascale.contradictions(FOUR, says)
+    assert len(found) == (count != 2) + (index != place[0])
+    assert all(f"s{place[0]} h{place[1]} (n-s{place[0]})" in text for text in found)
+    assert megascale.contradictions(FOUR, {place: {} for place in FOUR}) == []
+
+
+def test_the_emulators_tpu_env_is_read_as_it_is_meant() -> None:
+    me = guest.Identity("p", "z", "n", "abc", 1, ("a", "b"), guest.Megascale(1, 2, "10.0.0.1"))
+    values = guest.attributes(me, lookup("v4-16"), v2.Node())
+    found = tpu_env.parse(values["instance/attributes/tpu-env"])
+    assert (found["WORKER_ID"], found["NODE_ID"]) == ("1", "n")
+    assert {key: found[key] for key in megascale.KEYS if key in found} == {
+        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1",
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+    }
+    assert tpu_env.parse("nonsense\n\n") == {}
+
+
+@dataclass(frozen=True)
+class Cpu:
+    process_index: int
+    id: int
+    platform: str = "cpu"
+    slice_index: int = 0  # of all CPUs of one machine
+
+
+def cpus(processes: int, each: int) -> Iterator[Cpu]:
+    return (Cpu(p, 2048 * p + i) for p in range(processes) for i in range(each))
+
+
+def test_cpus_are_of_the_slice_of_their_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHER_NUM_SLICES", "2")
+    monkeypatch.setattr(device_mesh.jax, "process_count", lambda: 4)
+    chips: Any = list(cpus(4, 2))
+    assert [device_mesh.slice_of(chip) for chip in chips] == [0, 0, 0, 0, 1, 1, 1, 1]
+    rows = device_mesh.arrange(chips[::-1], 4)
+    assert [[chip.process_index for chip in row] for row in rows] == [[0, 0, 1, 1], [2, 2, 3, 3]]
+    with pytest.raises(ValueError, match="the chips of a slice"):
+        device_mesh.arrange(chips, 8)
