@@ -9,21 +9,17 @@ leave with exit code 143. On the same chips and with the same number of processe
 interrupted has the losses of one that was not, bit for bit.
 
 Read on in `lm_text.py` (the data), `lm_model.py` (the network and a step of its training),
-`device_mesh.py` (which chips share what) and `lm_checkpoint.py`.
+`device_mesh.py` (which chips share what), `checkpoints.py` and `resumable.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import sys
 import time
-import traceback
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import device_mesh
@@ -31,13 +27,11 @@ import jax
 import lm_model
 import lm_text
 import numpy as np
+from resumable import TERMINATED, Voice, Wish, connect, keep_compiled, leave_with
 
 if TYPE_CHECKING:
-    from lm_checkpoint import Checkpoints
+    from checkpoints import Checkpoints
 
-TERMINATED = (
-    143  # as a shell says it of SIGTERM: stopped by request; `saved` lines tell up to where
-)
 # Steps that are sent to the chips before the loss of the first is looked at: they need not wait for
 # the host, and a wish to stop is heard so much later.
 AHEAD = 4
@@ -126,24 +120,13 @@ class Feed:
         return jax.make_array_from_process_local_data(whole.sharding, local, whole.shape)
 
 
-class Report:
-    """Process 0 tells what happens: a line for the launcher, now and then one for the reader."""
+class Report(Voice):
+    """What process 0 tells of each step."""
 
     def __init__(self, tokens: int) -> None:
-        self.leads = jax.process_index() == 0
+        super().__init__()
         self.tokens = tokens  # of one step
         self.times = deque([time.monotonic()], maxlen=PRINT_INTERVAL + 1)
-        path = os.environ.get("LAUNCHER_METRICS") if self.leads else None
-        self.file = open(path, "a", encoding="utf-8") if path else None  # noqa: SIM115
-
-    def metrics(self, **values: float) -> None:
-        if self.file:
-            self.file.write(json.dumps(values) + "\n")
-            self.file.flush()
-
-    def say(self, text: str) -> None:
-        if self.leads:
-            print(text, flush=True)
 
     def step(self, step: int, loss: float) -> None:
         """The rate is that of the last steps together: single ones are read in bursts."""
@@ -158,17 +141,6 @@ class Report:
         if step is not None:
             self.metrics(saved_step=step)
             self.say(f"saved step {step}")
-
-
-class Wish:
-    """Whether this process was asked to stop: SIGTERM, from the launcher or from a TPU VM."""
-
-    def __init__(self) -> None:
-        self.is_there = False
-        signal.signal(signal.SIGTERM, self.notice)
-
-    def notice(self, _signal: int, _frame: FrameType | None) -> None:
-        self.is_there = True
 
 
 class Run:
@@ -210,7 +182,7 @@ class Run:
         self.report.say(text)
 
     def restore(self, abstract: lm_model.State) -> tuple[int, Any]:
-        from lm_checkpoint import Checkpoints, gather  # Orbax takes a while to import
+        from checkpoints import Checkpoints, gather  # Orbax takes a while to import
 
         texts = gather([int(self.feed.corpus.digest[:6], 16)])[:, 0]
         if len(set(texts.tolist())) > 1:
@@ -288,33 +260,16 @@ class Run:
             self.checkpoints.close()
 
 
-def connect() -> None:
-    """Find the peers. JAX's own watch for SIGTERM would take the place of ours."""
-    if int(os.environ.get("LAUNCHER_NUM_PROCESSES", "1")) > 1:
-        jax.config.update("jax_enable_preemption_service", False)
-        jax.distributed.initialize()
-
-
-def keep_compiled(folder: str | None) -> None:
-    """Let the next attempt find what this one compiles, unless the user has a place for that."""
-    if folder and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", f"{folder.rstrip('/')}/compiled")
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+def work(arguments: argparse.Namespace, wish: Wish) -> int:
+    connect()
+    keep_compiled(arguments.checkpoint_dir)
+    return Run(arguments, wish).train()
 
 
 def main() -> None:
     wish = Wish()
     arguments = parse(sys.argv[1:])
-    try:
-        connect()
-        keep_compiled(arguments.checkpoint_dir)
-        code = Run(arguments, wish).train()
-    except BaseException:
-        traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)  # JAX would wait minutes, at exit, for peers that wait for this process
-    sys.exit(code)
+    leave_with(lambda: work(arguments, wish))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from launcher.compose import CONF, WORKLOADS
 
 sys.path.insert(0, str(WORKLOADS))
 
+import checkpoints
 import device_mesh
 import lm
-import lm_checkpoint
 import lm_model
 import lm_text
 
@@ -125,7 +125,7 @@ def test_a_layer_that_cannot_be_shared_so(model: int, said: str) -> None:
     ],
 )
 def test_processes_agree_on_what_all_of_them_see(seen: list[list[int]], agreed: list[int]) -> None:
-    assert lm_checkpoint.common(np.array(seen)) == agreed
+    assert checkpoints.common(np.array(seen)) == agreed
 
 
 @pytest.mark.parametrize(
