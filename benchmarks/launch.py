@@ -151,7 +151,7 @@ def bench_on_a_cluster(bench: Bench, runs: int) -> Iterator[str]:
             Contender("actors", by_hand("actors.py", address, *SAY), 1.2),
             Contender("one Ray job per host", by_hand("jobs.py", dashboard, *SAY), 0.5),
         ]
-        if find_spec("pyarrow"):  # Ray Train's own need; the extra `tune` brings it
+        if find_spec("pyarrow"):  # Ray Train's own need; the extra `bench` brings it
             contenders.append(Contender("JaxTrainer", by_hand("jax_trainer.py", address)))
         timings = bench.compare(contenders, runs)
     yield from rows("c", contenders, timings, lambda timing: timing.first_lines)
