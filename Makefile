@@ -11,9 +11,9 @@ FOR := $(LAUNCHER_VENV)/.for-
 EXTRAS_demo := lm
 SIZE_demo := 90 packages, 1.2 GB: one to four minutes
 EXTRAS_check := dev
-SIZE_check := 110 packages, 1.3 GB: one to six minutes
+SIZE_check := 117 packages, 1.4 GB: one to six minutes
 EXTRAS_test := dev,torch
-SIZE_test := 150 packages, 8 GB, with PyTorch as it comes from PyPI: two to ten minutes
+SIZE_test := 157 packages, 8 GB, with PyTorch as it comes from PyPI: two to ten minutes
 RUN := "$(LAUNCHER_VENV)/bin/python"
 
 # An inherited wish not to write bytecode would double the start of every process.
@@ -42,6 +42,7 @@ bench: $(FOR)check
 	@$(RUN) benchmarks/launch.py
 	@$(RUN) benchmarks/recovery.py
 	@$(RUN) benchmarks/calls.py
+	@$(RUN) benchmarks/sweep.py
 
 # `make stress SEED=…` draws the same sequences of launchers, faults and deaths again.
 stress: $(FOR)test

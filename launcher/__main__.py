@@ -15,7 +15,7 @@ usage: python -m launcher [VERB] [Hydra overrides or a run's name] [flags]
                  --only NAME,…  --faults FILE,…  --random N --seed S  --tolerance X  --strict
   up, down NAME  slices and cluster without a job; down --all takes down everything of yours
   status [NAME]  phase, attempt, last step; --json
-  logs NAME [-f] output of all processes
+  logs NAME [-f] output of all processes; of a sweep, NAME [TRIAL]
   report NAME    what became of a run or a rehearsal, and where its time went; --html FILE
   cancel NAME    stop a run and delete its slices
   gc [--yes]     find what dead runs left here and (provider=…) there; --yes deletes it
@@ -24,6 +24,7 @@ usage: python -m launcher [VERB] [Hydra overrides or a run's name] [flags]
 
 Overrides:  cluster=v6e-16  mode=jax  workload=basic  workload.script=train.py  workload.args.lr=0.1
             name=my-run  keep=true  provider=google provider.project=my-project
+Sweeps:     -m workload.args.lr=0.1,0.2  sweep.per_trial='{chips: 2}'  (docs/sweeps.md)
 Hydra:      -m  --cfg job  --info  --config-dir DIR  --shell-completion (tab completion)
 Exit codes: 0 succeeded, 1 fault of launcher, 2 configuration, 3 provisioning, 4 cluster,
             5 workload failed, 6 preemption budget spent, 130 interrupted

@@ -89,8 +89,8 @@ def open_account(session: Session) -> Account:
     """A new account; that of a supervisor which died, if this one goes on in its place."""
     budget = Budget(session.spec.retry)
     found = registry.read_json(session.folder.path / FILE)
-    record = registry.record(session.spec.name)
-    if not found or not record or (record["attempt"] is None and not found["attempts"]):
+    begun = found and (found["attempts"] or session.under_way.read() is not None)
+    if not found or not begun or not session.under_way.left_behind:
         return Account(budget)
     budget.restore(found["budget"])
     session.timeline.continue_from(found["seconds"], time.time() - found["started"])

@@ -183,8 +183,10 @@ def answered(
     return dict(sorted(hosts.items()))
 
 
-def ask(node: str, worker: int, incarnation: str) -> Any:
+def ask(node: str, worker: int, incarnation: str, suffix: str = "") -> Any:
     """The agent of that place: the living one, or one that starts as soon as the host joins.
+
+    With a suffix it is another one beside it, for a part of the host.
 
     It takes a sliver of the resource that each host of the slice has by its name. Ray sends a
     request for nothing by way of any node, perhaps of one whose death it has not noticed yet, and
@@ -195,7 +197,7 @@ def ask(node: str, worker: int, incarnation: str) -> Any:
     return (
         ray.remote(agent.Agent)
         .options(
-            name=f"{node}-w{worker}-{incarnation}",
+            name=f"{node}-w{worker}-{incarnation}{suffix}",
             get_if_exists=True,
             lifetime="detached",
             num_cpus=0,
@@ -209,6 +211,18 @@ def ask(node: str, worker: int, incarnation: str) -> Any:
         )
         .remote()
     )
+
+
+def greeted(agents: Mapping[Place, Any], seconds: float) -> dict[Place, Host]:
+    """Further agents on hosts that have joined, once they are up. Raises SliceLost."""
+    import ray
+
+    answers = {place: handle.hello.remote() for place, handle in agents.items()}
+    _, late = ray.wait(list(answers.values()), num_returns=len(answers), timeout=seconds)
+    if late:
+        names = ", ".join(f"s{s} h{h}" for (s, h), answer in answers.items() if answer in late)
+        raise SliceLost(f"no answer of an agent on {names} within {seconds:g} s")
+    return {place: to_host(place, answer, agents[place]) for place, answer in answers.items()}
 
 
 def to_host(place: Place, answer: Any, handle: Any) -> Host:

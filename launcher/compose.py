@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.config.build import Suffix, build, random_suffix
 from launcher.config.checks import check
-from launcher.config.composition import Composed, compose_files
+from launcher.config.composition import Composed, Known, compose_files
 from launcher.config.draft import Draft
 from launcher.config.files import Folders
 from launcher.config.overrides import OPEN_MAPS, parse
@@ -47,18 +48,20 @@ def compose(
     cwd: Path,
     require_workload: bool = True,
     suffix: Suffix = random_suffix,
+    known: Known | None = None,
 ) -> Spec:
     """The run that the config files and overrides describe.
 
     `cwd` is where the user stands: relative paths begin there. Without `require_workload` the
-    program is neither checked nor part of the Spec. `suffix` ends a made-up name.
+    program is neither checked nor part of the Spec. `suffix` ends a made-up name. Files that are
+    `known` are not read again.
 
     Raises ConfigError with every problem found.
     """
     folders = Folders(config_folders(cwd, config_dirs), cwd)
     parsed, unread = parse(overrides, folders)
     try:
-        composed, found = compose_files(parsed, folders)
+        composed, found = compose_files(parsed, folders, known)
     except ConfigError as error:
         raise ConfigError([*unread, *error.problems]) from None
     draft, later = _examine(composed, folders, require_workload)
@@ -70,18 +73,29 @@ def compose(
         choices=composed.choices,
         with_workload=require_workload,
         suffix=suffix,
+        multirun=composed.hydra.get("mode") == "MULTIRUN",
     )
 
 
-def sets_sweeper(overrides: Sequence[str], config_dirs: Sequence[Path], cwd: Path) -> bool:
-    """Whether a file or an override has Hydra's sweeper set keys by itself.
-
-    Raises ConfigError if the files cannot be composed.
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which of Hydra's plug-ins a multirun uses, as its files say (an empty sweeper: the command
+    line has the word). A sweeper may set keys by itself.
     """
+
+    launcher: str
+    sweeper: str
+    sets_sweeper: bool
+
+
+def chosen_plugins(overrides: Sequence[str], config_dirs: Sequence[Path], cwd: Path) -> Chosen:
+    """Raises ConfigError if the files cannot be composed."""
     folders = Folders(config_folders(cwd, config_dirs), cwd)
     composed, _problems = compose_files(parse(overrides, folders)[0], folders)
-    chosen = any(override.startswith("hydra/sweeper") for override in overrides)
-    return chosen or composed.origins.get(("hydra", "sweeper", "params")) is not None
+    given = any(override.startswith("hydra/sweeper") for override in overrides)
+    sweeper = "" if given else composed.plugins.get("hydra/sweeper", "")
+    sets = sweeper != "basic" or composed.origins.get(("hydra", "sweeper", "params")) is not None
+    return Chosen(composed.plugins.get("hydra/launcher", ""), sweeper, sets)
 
 
 def _examine(

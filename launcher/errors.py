@@ -13,6 +13,8 @@
     │   └── remote.follow.Lost    4    a job that ended without a last word
     ├── WorkloadError             5    the user's program failed
     ├── PreemptionBudgetSpent     6    preempted more often than retry.max_preemptions
+    ├── sweep.desk.Stopped        1    a trial is to end now; it never reaches the user
+    │   └── driver.NoneLeft       1    … nor does this: slices that no trial needs any more
     └── Interrupted             130    Ctrl-C, SIGTERM, or `cancel`
 
 A message says what happened, where (key, file and line, host, log), and what to do. They reach the

@@ -33,7 +33,9 @@ class Feed:
         self.session.screen.output(member, chunk)
 
     def metrics(self, member: Member, line: str) -> None:
-        self._understand(self.session.folder.metrics(member, line) or {})
+        value = self.session.folder.metrics(member, line) or {}
+        self.session.screen.metrics(value)
+        self._understand(value)
 
     def catch_up(self) -> None:
         """Learn what this attempt has told a supervisor that died, perhaps before it was noted."""

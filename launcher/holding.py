@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Collection, Mapping
 from types import TracebackType
+from typing import Protocol
 
 from launcher import coordinator, fanout, provision, slices
 from launcher.chain import REMEMBER_SECONDS, Memory
@@ -28,6 +29,27 @@ def _answers(joined: Joined) -> bool:
     return joined.states is not None or coordinator.answers(joined.head)
 
 
+class Hold(Protocol):
+    """What an attempt needs of its hosts."""
+
+    @property
+    def held(self) -> bool:
+        """Whether an attempt has been made with it."""
+        ...
+
+    def ready(self) -> Joined:
+        """The hosts, joined and whole."""
+        ...
+
+    def recalled(self) -> str:
+        """Why the attempt that runs is to end for another one; "" if it is not."""
+        ...
+
+    def damaged(self, verdict: Verdict) -> None:
+        """Told of every verdict: what it says must be made anew is no more to be relied on."""
+        ...
+
+
 class Holding:
     """Nothing at first. `ready` makes whole what there is; leaving the block lets go of it."""
 
@@ -37,7 +59,7 @@ class Holding:
         self._joined: Joined | None = None
         self._probe: Probe | None = None
         self._broken: frozenset[int] = frozenset()
-        self._since = time.monotonic()
+        self._since = self._ready_at = time.monotonic()
         self._used = False
         self.cost_usd: float | None = 0.0  # None: some slices have no list price
 
@@ -69,7 +91,7 @@ class Holding:
         if self._probe is None:
             self._probe = probe_for(self._session, self._joined)
         self._broken = frozenset()
-        self._since = time.monotonic()
+        self._since = self._ready_at = time.monotonic()
         self._used = True
         return self._joined
 
@@ -112,13 +134,19 @@ class Holding:
     def damaged(self, verdict: Verdict) -> None:
         """Keep in mind what the verdict says must be made anew, and where slices do not live."""
         self._charge()
+        if verdict.repair in (Repair.SLICES, Repair.ZONE):
+            self.lose(verdict.slices)
+
+    def lose(self, slices: Collection[int]) -> None:
+        """These must be made anew; all of them where none is named."""
+        self._charge()
         joined = self._joined
-        if joined is None or verdict.repair not in (Repair.SLICES, Repair.ZONE):
+        if joined is None:
             return
-        if time.monotonic() - self._since < REMEMBER_SECONDS:
+        if time.monotonic() - self._ready_at < REMEMBER_SECONDS:
             Memory().note(joined.choice)
         everything = frozenset(range(len(joined.choice.nodes)))
-        self._replace(joined, frozenset(verdict.slices) or everything)
+        self._replace(joined, frozenset(slices) or everything)
 
     def rest(self, seconds: float) -> Mapping[int, str]:
         """Wait so long, but no longer once a slice has gone: that one can be replaced meanwhile.

@@ -67,6 +67,31 @@ class Interrupt:
         self.check()
 
 
+class Together(Interrupt):
+    """The waits of another one, that heed `more` as well: it raises when a wait is to end."""
+
+    def __init__(self, shared: Interrupt, more: Callable[[], None]) -> None:
+        self._shared = shared
+        self._more = more
+
+    def install(self) -> None:
+        self._shared.install()
+
+    def uninstall(self) -> None:
+        self._shared.uninstall()
+
+    def news(self) -> str:
+        return self._shared.news()
+
+    def check(self) -> None:
+        self._shared.check()
+        self._more()
+
+    def pause(self, seconds: float) -> None:
+        self._shared.pause(seconds)
+        self._more()
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[float], None]]:
     """A pause for deletions that a signal ends, once the calls under way have come back."""

@@ -17,6 +17,7 @@ from launcher.spec import Spec
 
 if TYPE_CHECKING:
     from launcher.record import RunFolder
+    from launcher.screen import Screen
     from launcher.session import Session
     from launcher.source import Manifest
 
@@ -37,7 +38,7 @@ def going_on(name: str) -> str:
 
 
 @contextlib.contextmanager
-def session(spec: Spec, plan: Plan) -> Iterator[Session]:
+def session(spec: Spec, plan: Plan, screen: Screen | None = None) -> Iterator[Session]:
     """Hold the run's lock, open its folder, heed signals."""
     import yaml
 
@@ -45,13 +46,14 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
     from launcher.record import runs_folder
     from launcher.screen import Screen
     from launcher.session import LazyProvider, Session
+    from launcher.under_way import OnRecord
 
     taken = going_on(spec.name)
     path = runs_folder() / spec.name
     with registry.lock(f"run-{spec.name}", taken), run_folder(path) as folder:
-        screen = Screen()
+        shown = screen or Screen()
         interrupt = Interrupt(
-            lambda name: screen.phase(
+            lambda name: shown.phase(
                 "stopping", f"{name}: ends processes, deletes slices; once more to leave at once"
             )
         )
@@ -61,9 +63,10 @@ def session(spec: Spec, plan: Plan) -> Iterator[Session]:
             folder.write("plan.json", plan.to_json())
             if folder.trouble:
                 raise ConfigError(f"the run folder {folder.trouble}")
-            folder.complain = lambda text: screen.phase("record", text)
+            folder.complain = lambda text: shown.phase("record", text)
             with contextlib.closing(LazyProvider(spec.provider, ids(plan))) as provider:
-                yield Session(spec, plan, owner(), folder, screen, interrupt, provider)
+                about = OnRecord(spec.name)
+                yield Session(spec, plan, owner(), folder, shown, interrupt, provider, about)
         finally:
             interrupt.uninstall()
 

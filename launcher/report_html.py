@@ -33,15 +33,15 @@ svg text { font: 11px system-ui, sans-serif; fill: #4a5568; }
 def of_run(page: Page) -> str:
     """The page of a run."""
     parts = [f"<p>{escape(page.message)}</p>" if page.message else ""]
-    parts.append(_table(("", ""), ((escape(k), escape(v)) for k, v in page.facts.items())))
+    parts.append(table_of(("", ""), ((escape(k), escape(v)) for k, v in page.facts.items())))
     if page.seconds:
         parts += ["<h2>Where the time went</h2>", _phases(page.seconds)]
     if any(attempt.points for attempt in page.attempts):
         parts += ["<h2>Steps over time</h2>", chart([a.points for a in page.attempts])]
     if page.attempts:
         head = ("attempt", "outcome", "what happened", "steps", "charged to", "logs")
-        parts += ["<h2>Attempts</h2>", _table(head, map(_attempt, page.attempts))]
-    return _document(page.name, page.status, page.status == "succeeded", [*parts, _where(page)])
+        parts += ["<h2>Attempts</h2>", table_of(head, map(_attempt, page.attempts))]
+    return document(page.name, page.status, page.status == "succeeded", [*parts, _where(page)])
 
 
 def of_rehearsal(name: str, found: Mapping[str, Any]) -> str:
@@ -52,10 +52,11 @@ def of_rehearsal(name: str, found: Mapping[str, Any]) -> str:
     listed = "".join(f"<li>{line}</li>" for line in remarks)
     passed = bool(found["passed"])
     status = "passed" if passed else "failed" if found["finished"] else "not finished"
-    return _document(name, status, passed, [_table(table.HEAD, cells), f"<ul>{listed}</ul>"])
+    return document(name, status, passed, [table_of(table.HEAD, cells), f"<ul>{listed}</ul>"])
 
 
-def _document(name: str, status: str, good: bool, parts: Iterable[str]) -> str:
+def document(name: str, status: str, good: bool, parts: Iterable[str]) -> str:
+    """A page out of parts that are HTML."""
     title = escape(f"{name}: {status}")
     colour = "good" if good else "bad"
     head = f"<title>{title}</title><style>{STYLE}</style>"
@@ -67,7 +68,7 @@ def _document(name: str, status: str, good: bool, parts: Iterable[str]) -> str:
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[Iterable[str]], kind: str = "plain") -> str:
+def table_of(head: Sequence[str], rows: Iterable[Iterable[str]], kind: str = "plain") -> str:
     """A table out of cells that are HTML."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head) if any(head) else ""
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
@@ -85,7 +86,7 @@ def _phases(seconds: Mapping[str, float]) -> str:
         )
         for phase, value in seconds.items()
     )
-    return _table(("phase", "time", ""), rows, "bars")
+    return table_of(("phase", "time", ""), rows, "bars")
 
 
 def _attempt(attempt: Attempt) -> tuple[str, ...]:

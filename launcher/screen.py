@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from launcher.member import Member
@@ -70,6 +71,9 @@ class Screen:
             lines, rest = [*lines, rest], b""
         self.partial[member] = rest
         self._print(member, lines)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        """A program's metrics are not for the screen of a single run: it prints what it wants."""
 
     def finish(self) -> None:
         """Print last lines that lack a newline."""

@@ -15,6 +15,7 @@ from launcher.record import RunFolder
 from launcher.screen import Screen
 from launcher.spec import ProviderSpec, Spec
 from launcher.timeline import Timeline
+from launcher.under_way import UnderWay
 
 
 class LazyProvider:
@@ -51,6 +52,7 @@ class Session:
     screen: Screen
     interrupt: Interrupt
     provider: LazyProvider
+    under_way: UnderWay
     timeline: Timeline = field(default_factory=Timeline)
     states: dict[str, State] = field(default_factory=dict)  # of what is being created, by id
 

@@ -177,12 +177,38 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Sweep:
+    """How the trials of `-m` share a cluster; of no meaning to a single run.
+
+    `per_trial` is a unit, `slices`, `hosts` or `chips`, and how many of it a trial has; None: the
+    whole cluster. `budget_seconds` and `budget_chip_hours` count from the start of the sweep. The
+    last five are for a sweeper that suggests trials: `scheduler` has its `kind`, and options.
+    """
+
+    name: str | None
+    per_trial: tuple[str, int] | None
+    metric: str | None
+    mode: str | None  # min | max
+    max_concurrent: int | None
+    budget_seconds: float | None
+    budget_chip_hours: float | None
+    fail_fast: bool
+    retry_failed: bool
+    params: Mapping[str, str]
+    samples: int
+    search: str  # grid | random | tpe
+    seed: int
+    scheduler: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """One run. `workload` is None for `up`, which brings slices up without a job.
 
     `config` is the composed configuration with its interpolations unresolved, safe to store.
     `choices` maps each config group to the option taken; `overrides` are those of the command line.
-    `notes` are what a user should know, without being wrong.
+    `notes` are what a user should know, without being wrong. `multirun` is whether a file says that
+    the overrides are those of a sweep (`hydra.mode`).
     """
 
     name: str
@@ -192,7 +218,9 @@ class Spec:
     workload: Workload | None
     provider: ProviderSpec
     retry: Retry
+    sweep: Sweep
     overrides: tuple[str, ...]
     choices: Mapping[str, str]
     config: Mapping[str, Any]
     notes: tuple[str, ...]
+    multirun: bool = False

@@ -13,7 +13,7 @@ from typing import Any
 
 import tenacity
 
-from launcher import archive, coordinator, fanout, provision, registry, verdict
+from launcher import coordinator, fanout, provision, registry, verdict
 from launcher.account import Account, open_account
 from launcher.budget import SinceProgress
 from launcher.errors import (
@@ -28,11 +28,12 @@ from launcher.errors import (
 from launcher.evidence import Cancelled, Earlier, Evidence, Refusal
 from launcher.feed import Feed
 from launcher.gang import Report
-from launcher.holding import LOOK_SECONDS, Holding
+from launcher.holding import LOOK_SECONDS, Hold, Holding
 from launcher.inquiry import inquire, news_seconds
 from launcher.member import Ending
 from launcher.outcome import Budget as Limit
 from launcher.outcome import Outcome
+from launcher.packed import AsItIs, Code
 from launcher.providers import KINDS
 from launcher.provision import Joined
 from launcher.result import report, summarise
@@ -53,7 +54,7 @@ def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
     error: LauncherError | None
     try:
         with holding:
-            last = attempts(session, manifest, account, holding)
+            last = attempts(session, AsItIs(manifest), account, holding)
         error = failure_of(last, account)
     except Superseded:
         session.screen.finish()
@@ -70,7 +71,7 @@ def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
     return result
 
 
-def attempts(session: Session, manifest: Manifest, account: Account, holding: Holding) -> Verdict:
+def attempts(session: Session, code: Code, account: Account, holding: Holding) -> Verdict:
     """Attempts until one is final or a budget is spent, with back-off between them."""
     backoff = session.spec.retry.backoff
     again = tenacity.Retrying(
@@ -83,7 +84,7 @@ def attempts(session: Session, manifest: Manifest, account: Account, holding: Ho
         before_sleep=lambda state: tell_again(session, account, state),
     )
     try:
-        ended: Verdict = again(one_attempt, session, manifest, account, holding)
+        ended: Verdict = again(one_attempt, session, code, account, holding)
     except (Refused, Interrupted) as error:
         evidence = cut_short(error, account)
         write_verdict(session, judge(evidence), evidence)
@@ -130,17 +131,15 @@ def tell_again(session: Session, account: Account, state: tenacity.RetryCallStat
     session.tell("again", f"{ended.summary}; attempt {number} in {seconds:.1f} s{charged}")
 
 
-def one_attempt(
-    session: Session, manifest: Manifest, account: Account, holding: Holding
-) -> Verdict:
+def one_attempt(session: Session, code: Code, account: Account, holding: Hold) -> Verdict:
     """One attempt from hosts that are ready to a verdict that has been charged."""
-    going_on = running_attempt(session) if account.stop is None and not holding.held else None
+    going_on = session.under_way.read() if account.stop is None and not holding.held else None
     if holding.held:
         session.folder.next()
     joined = holding.ready()
     found = alive_on(joined, going_on) if going_on else None
-    code = archive.digest(manifest)
-    asked = program_of(joined, make_attempt(session, code))
+    digest = code.digest()
+    asked = program_of(joined, make_attempt(session, digest))
     if found and found["program"] != asked:
         session.tell("other", "what runs there is another program, or has other arguments: it ends")
         found = None
@@ -149,7 +148,7 @@ def one_attempt(
     else:
         account.begin_attempt(resumed=session.folder.attempt > 0)
     wish = recalls(session, account, holding)
-    ended = run_gang(session, joined, manifest, code, account, found, wish)
+    ended = run_gang(session, joined, code, digest, account, found, wish)
     evidence = inquire(session, joined, ended, account)
     evidence = dataclasses.replace(evidence, head_lost=ended.head_lost)
     judged = judge(evidence)
@@ -158,12 +157,12 @@ def one_attempt(
     tell_corrected(session, judged, heralds)
     holding.damaged(judged)
     account.save(session)  # before it is off the record: a charge is not forgotten
-    registry.update(session.spec.name, attempt=None)
+    session.under_way.write(None)
     session.screen.finish()
     return judged
 
 
-def recalls(session: Session, account: Account, holding: Holding) -> Callable[[], str]:
+def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], str]:
     """Why the attempt is to end for another on more slices, once it is under way: before its first
     step a program can save nothing, and may not heed SIGTERM yet.
     """
@@ -173,12 +172,6 @@ def recalls(session: Session, account: Account, holding: Holding) -> Callable[[]
         return holding.recalled() if account.step is not None or silent else ""
 
     return recalled
-
-
-def running_attempt(session: Session) -> Mapping[str, Any] | None:
-    """What the record says is running on hosts whose supervisor is dead."""
-    record = registry.record(session.spec.name)
-    return record["attempt"] if record else None
 
 
 def alive_on(joined: Joined, attempt: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -195,18 +188,18 @@ def alive_on(joined: Joined, attempt: Mapping[str, Any]) -> Mapping[str, Any] | 
 def run_gang(
     session: Session,
     joined: Joined,
-    manifest: Manifest,
-    code: str,
+    code: Code,
+    digest: str,
     account: Account,
     found: Mapping[str, Any] | None,
     recalled: Callable[[], str],
 ) -> Report:
-    """Ship the code (a digest) and run, or follow what runs; lost hosts are endings as well.
+    """Ship the code and run, or follow what runs; lost hosts are endings as well.
 
     Raises HeadLost where the head is not ours to make anew.
     """
     processes, address = joined.choice.processes, joined.head.address
-    attempt = make_attempt(session, code)
+    attempt = make_attempt(session, digest)
     attempt = dataclasses.replace(attempt, announced=joined.announced, recalled=recalled)
     feed, pause = Feed(session, account), watchful_pause(session, joined)
     try:
@@ -219,7 +212,7 @@ def run_gang(
             return fanout.attach(
                 address, joined.hosts, processes, attempt, found["key"], known, feed, pause
             )
-        fill_hosts(session, joined, manifest, attempt)
+        fill_hosts(session, joined, code, attempt)
         key = secrets.token_hex(16)
         put_on_record(session, joined, account, attempt, key)
         return fanout.run(address, joined.hosts, processes, attempt, feed, pause, key)
@@ -236,12 +229,10 @@ def run_gang(
             session.timeline.enter("recovery")
 
 
-def fill_hosts(
-    session: Session, joined: Joined, manifest: Manifest, attempt: fanout.Attempt
-) -> None:
+def fill_hosts(session: Session, joined: Joined, code: Code, attempt: fanout.Attempt) -> None:
     session.timeline.enter("dependencies")
     session.screen.wait("shipping the code")
-    fanout.ship(joined.hosts, attempt.code, lambda: archive.pack(manifest))
+    fanout.ship(joined.hosts, attempt.code, code.pack)
     session.screen.wait("")
 
 
@@ -250,7 +241,7 @@ def put_on_record(
 ) -> None:
     """That this attempt is about to run on the hosts, for a supervisor that comes after this."""
     running = {"number": attempt.number, "key": key, "program": program_of(joined, attempt)}
-    registry.update(session.spec.name, attempt=running)
+    session.under_way.write(running)
     account.save(session)
     processes = len(joined.choice.processes)
     count = "1 process" if processes == 1 else f"{processes} processes"

@@ -26,6 +26,7 @@ from launcher.spec import (
     Queue,
     Retry,
     Spec,
+    Sweep,
     Workload,
 )
 
@@ -47,6 +48,7 @@ def build(
     choices: Mapping[str, str],
     with_workload: bool,
     suffix: Suffix,
+    multirun: bool = False,
 ) -> Spec:
     """The Spec; `suffix` ends the name of a run that was given none."""
     cluster = _cluster(draft)
@@ -61,10 +63,12 @@ def build(
         workload=workload,
         provider=_provider(draft),
         retry=_retry(draft["retry"]),
+        sweep=_sweep(draft["sweep"]),
         overrides=tuple(overrides),
         choices=MappingProxyType(dict(choices)),
         config=MappingProxyType(dict(draft.written)),
         notes=tuple(notes(draft)),
+        multirun=multirun,
     )
 
 
@@ -203,6 +207,26 @@ def _retry(values: Mapping[str, Any]) -> Retry:
         straggler_timeout=_seconds_or_none(values["straggler_timeout"]),
         hang_timeout=_seconds_or_none(values["hang_timeout"]),
         reattach_timeout=seconds(values["reattach_timeout"]),
+    )
+
+
+def _sweep(values: Mapping[str, Any]) -> Sweep:
+    budget, scheduler = values["budget"], values["scheduler"]
+    return Sweep(
+        name=values["name"],
+        per_trial=next(iter((values["per_trial"] or {}).items()), None),
+        metric=values["metric"],
+        mode=values["mode"],
+        max_concurrent=values["max_concurrent"],
+        budget_seconds=_seconds_or_none(budget["time"]),
+        budget_chip_hours=budget["chip_hours"],
+        fail_fast=values["fail_fast"],
+        retry_failed=values["retry_failed"],
+        params=MappingProxyType(dict(values["params"])),
+        samples=values["samples"],
+        search=values["search"],
+        seed=values["seed"],
+        scheduler=MappingProxyType(dict(scheduler)) if scheduler else None,
     )
 
 

@@ -7,10 +7,11 @@ would stop at the first that does not fit, and here each of them is told.
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,27 @@ _WITHOUT_PERSONAL = Override("~local", Kind.CHOICE, ("local",), None, "")
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """An omegaconf DictConfig as yet unresolved, and the option taken of each group."""
+    """An omegaconf DictConfig as yet unresolved, the option taken of each group, and what the files
+    say to Hydra itself. `plugins` are the options of Hydra's own groups.
+    """
 
     config: Any
     origins: Origins
     choices: dict[str, str]
+    hydra: Mapping[str, Any]
+    plugins: Mapping[str, str]
+
+
+Known = dict[tuple[str, ...], tuple[Composed, list[Problem]]]
+"""What files come to, by the options taken: the trials of a sweep differ in values, mostly."""
 
 
 def compose_files(
-    overrides: Sequence[Override], folders: Folders
+    overrides: Sequence[Override], folders: Folders, known: Known | None = None
 ) -> tuple[Composed, list[Problem]]:
     """The composed config, and the problems met; what has a problem is not part of the config.
 
+    Files that are `known` already are not read again.
     Raises ConfigError if Hydra can make no defaults list.
     """
     judged = [(override, list(_choice_problems(override, folders))) for override in overrides]
@@ -57,15 +67,27 @@ def compose_files(
     if faults := list(_file_problems(_PERSONAL, folders)):
         problems += faults
         usable.append(_WITHOUT_PERSONAL)
-    try:
-        used, choices = _defaults_list(usable, folders)
-    except Exception as error:
-        raise ConfigError([*problems, _translate(error, usable, folders)]) from None
+    choices = tuple(each.for_hydra for each in usable if each.kind is Kind.CHOICE)
+    known = {} if known is None else known
+    if choices not in known:
+        try:
+            known[choices] = _files(usable, folders)
+        except Exception as error:
+            raise ConfigError([*problems, _translate(error, usable, folders)]) from None
+    files, faults = known[choices]
+    composed = replace(files, config=copy.deepcopy(files.config), origins=files.origins.copy())
+    return composed, [*problems, *faults, *_set_values(composed, usable)]
+
+
+def _files(usable: Sequence[Override], folders: Folders) -> tuple[Composed, list[Problem]]:
+    """What the files that take part come to, without the values of the command line."""
+    used, taken = _defaults_list(usable, folders)
     chosen = {config for override in usable for config in _chosen(override)} | {_PERSONAL}
+    problems: list[Problem] = []
     for config in dict.fromkeys(config for config, _package in used if config not in chosen):
         problems += _file_problems(config, folders)
-    composed, unmerged = _merge(used, choices, folders)
-    return composed, [*problems, *unmerged, *_set_values(composed, usable)]
+    composed, unmerged = _merge(used, taken, folders)
+    return composed, [*problems, *unmerged]
 
 
 def _defaults_list(
@@ -80,9 +102,8 @@ def _defaults_list(
     with _config_loader(main) as loader:
         found = loader.compute_defaults_list(_ROOT, words, RunMode.RUN)
     entries = [(each.config_path or "", each.package or "") for each in found.defaults]
-    taken = sorted(found.overrides.known_choices.items())
-    choices = {key: str(option) for key, option in taken if folders.files(f"{key}/{option}")}
-    return [entry for entry in entries if folders.files(entry[0])], choices
+    taken = {key: str(option) for key, option in sorted(found.overrides.known_choices.items())}
+    return [entry for entry in entries if folders.files(entry[0])], taken
 
 
 @contextmanager
@@ -91,6 +112,9 @@ def _config_loader(folder: Path) -> Iterator[Any]:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    from launcher.sweep import hydra_options
+
+    hydra_options.register()
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -101,7 +125,7 @@ def _config_loader(folder: Path) -> Iterator[Any]:
 
 
 def _merge(
-    used: Sequence[tuple[str, str]], choices: dict[str, str], folders: Folders
+    used: Sequence[tuple[str, str]], taken: dict[str, str], folders: Folders
 ) -> tuple[Composed, list[Problem]]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -117,8 +141,10 @@ def _merge(
         except (OmegaConfBaseException, AttributeError, ValueError) as error:
             first = str(error).splitlines()[0]
             problems.append(Problem(f"does not fit: {first}", where=folders.show(file)))
-    config.pop("hydra", None)
-    return Composed(config, origins, choices), problems
+    hydra: Any = OmegaConf.to_container(config.pop("hydra", None) or OmegaConf.create())
+    choices = {key: option for key, option in taken.items() if folders.files(f"{key}/{option}")}
+    plugins = {key: option for key, option in taken.items() if key.startswith("hydra/")}
+    return Composed(config, origins, choices, hydra, plugins), problems
 
 
 def _content(file: Path, package: str) -> Any:

@@ -41,6 +41,10 @@ class Origins:
     _found: dict[Key, Origin] = field(default_factory=dict)
     _rank: int = 0
 
+    def copy(self) -> Origins:
+        """To be added to without an effect on this one."""
+        return Origins(self.folders, dict(self._found), self._rank)
+
     def get(self, key: Key) -> Origin | None:
         return self._found.get(key)
 

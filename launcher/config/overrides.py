@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from launcher.config.files import Folders
-from launcher.errors import Problem
+from launcher.errors import ConfigError, Problem
 
 # Maps whose keys are the user's own and whose values are text.
 OPEN_MAPS = (
@@ -90,6 +90,21 @@ def check_points(typed: Sequence[str]) -> list[list[str]]:
         for value in values[1:]
     ]
     return [first, *others]
+
+
+def settled(typed: str) -> tuple[str, Any]:
+    """The key of an override with one value, without `+`, and that value: a text in an open map,
+    and for a key that is taken away `~` and None. ConfigError if it cannot be read.
+    """
+    mark, key, text = _split(typed)
+    if text is None:
+        return f"{'~' if mark == '~' else ''}{key}", None
+    try:
+        value = _read(f"x={text}").value()
+    except ValueError:
+        raise ConfigError([Problem("the value cannot be read", key, typed)]) from None
+    is_number = isinstance(value, int | float)  # truth values are among them
+    return key, text.strip() if is_number and _open_map(key) else value
 
 
 def _values(typed: str) -> list[str]:

@@ -34,6 +34,7 @@ from launcher.remote.package import Job
 from launcher.screen import Screen
 from launcher.session import LazyProvider, Session
 from launcher.source import Manifest
+from launcher.under_way import OnRecord
 
 RUNS = "launcher-runs"
 CONSOLE = "coordinator.log"
@@ -141,7 +142,8 @@ def session(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> Iter
         contextlib.closing(LazyProvider(spec.provider, invocation.ids(plan))) as provider,
     ):
         owner = job.identity.owner
-        yield Session(spec, plan, owner, run_folder, screen, interrupt, provider)
+        about = OnRecord(spec.name)
+        yield Session(spec, plan, owner, run_folder, screen, interrupt, provider, about)
 
 
 def run(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,8 @@ FLAGS: Mapping[str, Flag] = {
     "--yes": Flag(),
     **_OF_HYDRA,
 }
+_OF_TRIALS = ("logs", "report")  # these take the identity of a trial behind a name
+_TRIAL = re.compile(r"[0-9a-f]{1,8}(-[0-9]+)?")
 _REHEARSAL = ("--faults", "--only", "--random", "--seed", "--tolerance")
 _OWN_VALUES = ("--for", "--html", "--name", *_REHEARSAL)
 VERBS: Mapping[str, Verb] = {
@@ -184,7 +187,9 @@ def _override_problems(verb: str, word: str) -> list[Problem]:
     return [Problem(f"no override and no verb: {word}", hint=hint)] if hint else []
 
 
-def _name_problems(_verb: str, word: str) -> list[Problem]:
+def _name_problems(verb: str, word: str) -> list[Problem]:
+    if verb in _OF_TRIALS and _TRIAL.fullmatch(word):
+        return []
     rule = f"a-z, then a-z, 0-9 and -, at most {NAME_LENGTH}"
     return [] if is_name(word) else [Problem(f"not the name of a run ({rule}): {word!r}")]
 

@@ -1,4 +1,4 @@
-"""`logs`: the output of all processes of a run, as it comes with `-f`."""
+"""`logs`: the output of all processes of a run, or of a sweep's trials; as it comes with `-f`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,31 @@ from typing import Any
 
 from launcher import registry
 from launcher.errors import ConfigError
+from launcher.sweep import folder as folders
 from launcher.verbs import Arguments
 from launcher.verbs.status import run_folder
 
 
 def logs(arguments: Arguments) -> int:
-    if len(arguments.names) != 1:
-        raise ConfigError("logs needs the name of one run; `python -m launcher status` lists them")
-    name = arguments.names[0]
+    if len(arguments.names) not in (1, 2):
+        raise ConfigError(
+            "logs needs the name of one run, or of a sweep and a trial;"
+            " `python -m launcher status` lists them"
+        )
+    name, *trial = arguments.names
     follow = "--follow" in arguments.flags
     record = registry.record(name)
     folder = run_folder(name, record)
-    with mirrored(record, follow) as is_fed:
-        show(name, folder, follow, is_fed)
+    if trial or (sweep := folders.read(folder)) is None:
+        own = folders.trial_folder(folder, trial[0]) if trial else folder
+        with mirrored(record, follow) as is_fed:
+            show(name, own, follow, is_fed)
+        return 0
+    if follow:
+        raise ConfigError(f"{name} is a sweep: which trial is to be followed?")
+    for row in sweep["trials"]:
+        print(f"=== trial {row['trial']}: {row['status']} ===", flush=True)
+        show(name, folder / row["trial"], False, lambda: False)
     return 0
 
 

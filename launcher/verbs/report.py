@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import registry
@@ -13,11 +14,11 @@ from launcher.verbs.status import run_folder
 
 def report(arguments: Arguments) -> int:
     """Raises ConfigError if there is no such run, or the HTML file cannot be written."""
-    if len(arguments.names) != 1:
+    if len(arguments.names) not in (1, 2):
         raise ConfigError("report needs one name; `python -m launcher status` lists the runs")
-    name = arguments.names[0]
+    name, *trial = arguments.names
     found = registry.read_json(runs_folder() / name / "rehearsal.json")
-    told, drawn = of_run(name) if found is None else of_rehearsal(name, found)
+    told, drawn = of_run(name, trial) if found is None else of_rehearsal(name, found)
     print(told)
     if path := arguments.values.get("--html"):
         try:
@@ -28,10 +29,18 @@ def report(arguments: Arguments) -> int:
     return 0
 
 
-def of_run(name: str) -> tuple[str, str]:
+def of_run(name: str, trial: Sequence[str]) -> tuple[str, str]:
+    """Of a run, of a sweep, or of one trial of it."""
     from launcher import report, report_html
+    from launcher.sweep import folder as folders
+    from launcher.sweep import page as sweep_page
 
-    page = report.read(run_folder(name, registry.record(name)))
+    folder = run_folder(name, registry.record(name))
+    if trial:
+        folder = folders.trial_folder(folder, trial[0])
+    elif sweep := folders.read(folder):
+        return sweep_page.text(folder, sweep), sweep_page.html(folder, sweep)
+    page = report.read(folder)
     return report.text(page), report_html.of_run(page)
 
 

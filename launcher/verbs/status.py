@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from launcher import registry
 from launcher.errors import ConfigError
 from launcher.record import last_step, phase, read_lines, runs_folder
+from launcher.sweep import folder as folders
+from launcher.sweep import table
 from launcher.verbs import Arguments
 
 
@@ -26,7 +29,10 @@ def status(arguments: Arguments) -> int:
         nodes = (
             f", up: {', '.join(n.split('/')[-1] for n in state['nodes'])}" if state["nodes"] else ""
         )
-        print(f"{state['name']}: {state['phase']}, {attempt}{step}{nodes}")
+        what = told_trials(state) or f"{attempt}{step}"
+        print(f"{state['name']}: {state['phase']}, {what}{nodes}")
+        if arguments.names and state["trials"]:
+            print(table.text(state["trials"], folders.goal_of(state)))
     if not arguments.names:
         tell_coordinators()
     if not states:
@@ -65,7 +71,15 @@ def state_of(name: str) -> dict[str, Any]:
         "endpoint": endpoint,
         "folder": str(folder),
         "result": result,
+        **(folders.read(folder) or {"trials": None}),
     }
+
+
+def told_trials(state: Mapping[str, Any]) -> str:
+    """How the trials of a sweep stand; nothing for a single run."""
+    states = Counter(row["status"] for row in state["trials"] or ())
+    told = ", ".join(f"{count} {status}" for status, count in sorted(states.items()))
+    return f"{sum(states.values())} trials: {told}" if told else ""
 
 
 def look(name: str) -> tuple[str, dict[str, Any] | None]:

@@ -11,6 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra.core.singleton import Singleton
 
 from launcher.__main__ import USAGE, main
@@ -20,6 +21,7 @@ from launcher.passthrough import through_hydra
 from launcher.verbs import VERBS, Arguments, find, take_apart
 
 LAUNCHER = (sys.executable, "-m", "launcher")
+BASIC = "hydra/launcher=basic"  # each trial is a run of its own
 
 
 @pytest.fixture
@@ -95,7 +97,13 @@ def test_a_command_line_taken_apart() -> None:
         ("--info config mode.slices=x", "mode.slices: must be a whole number"),
         ("-m cluster=v4-8,nope mode.slices=1,b", "no option 'nope'"),
         ("-m cluster=v4-8,nope mode.slices=1,b", "not 'b' (mode.slices=b)"),
-        ("-m name=a workload.args.x=1,2", "several trials have the name a"),
+        ("-m hydra/launcher=basic name=a workload.args.x=1,2", "several trials have the name a"),
+        ("-m --cfg all workload.args.x=1,2", "-m does not go with --cfg=all"),
+        ("-m name=a,b", "name: it says how trials are run"),
+        ("-m sweep.per_trial={chips:3} workload.args.x=1,2", "cannot be shared out by 3 chips"),
+        ("-m cluster.coordinator=vm workload.args.x=1,2", "hydra/launcher=basic"),
+        ("-m sweep.metric=width workload.args.x=1,2", "sweep.mode=min, or max"),
+        ("-m sweep.name=A workload.args.x=1,2", "for instance sweep.name=a"),
         ("-m workload.args.x=interval(0,1)", "does not support sweep type : INTERVAL_SWEEP"),
     ],
 )
@@ -134,7 +142,8 @@ def test_trials_are_those_of_single_runs(here: Path) -> None:
     (here / "more" / "experiment").mkdir(parents=True)
     experiment = here / "more" / "experiment" / "foo.yaml"
     experiment.write_text("# @package _global_\nretry: {grace: 7s}\n")
-    words = ["-m", "--config-dir", "more", "experiment=foo", "workload.args.lr=1e-5,3.10,'a b'"]
+    words = ["-m", BASIC, "--config-dir", "more", "experiment=foo"]
+    words += ["workload.args.lr=1e-5,3.10,'a b'"]
     trials = []
 
     def run(arguments: Arguments) -> int:
@@ -147,6 +156,20 @@ def test_trials_are_those_of_single_runs(here: Path) -> None:
     assert trials == [({"lr": lr}, 7) for lr in ("1e-5", "3.10", "a b")]
     assert {path.name for path in here.iterdir()} == {"more", "runs", "train.py"}
     assert [path.name for path in (here / "runs").iterdir()] == ["_multirun"]
+
+
+def test_the_configs_of_trials_are_shown(leave: Leave, here: Path) -> None:
+    (here / "conf" / "experiment").mkdir(parents=True)
+    (here / "conf" / "experiment" / "foo.yaml").write_text(
+        "# @package _global_\nhydra:\n  mode: MULTIRUN\n"
+        "  sweeper:\n    params:\n      mode.slices: 1,2\n"
+    )
+    code, out, _err = leave("--cfg job -m experiment=foo workload.args.x=1e-5,3.10")
+    shown = list(yaml.safe_load_all(out))
+    assert code == 0
+    found = [(each["mode"]["slices"], each["workload"]["args"]["x"]) for each in shown]
+    assert found == [(1, "1e-5"), (1, "3.10"), (2, "1e-5"), (2, "3.10")]
+    assert {path.name for path in here.iterdir()} == {"train.py", "conf"}
 
 
 @pytest.mark.parametrize("more", [[], ["hydra.sweeper.max_batch_size=1"]])
@@ -164,7 +187,7 @@ def test_a_failed_trial_stops_no_other(
                 return 5
         return 0
 
-    words = ["-m", "workload.args.x=1,2,3,4", *more]
+    words = ["-m", BASIC, "workload.args.x=1,2,3,4", *more]
     assert through_hydra(take_apart("run", words), run) == ClusterError.exit_code
     assert seen == [f"++workload.args.x='{x}'" for x in (1, 2, 3, 4)]
     err = capsys.readouterr().err
@@ -180,7 +203,7 @@ def test_an_interrupted_trial_ends_the_multirun(here: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit, match="130"):
-        through_hydra(take_apart("run", ["-m", "workload.args.x=1,2"]), run)
+        through_hydra(take_apart("run", ["-m", BASIC, "workload.args.x=1,2"]), run)
     assert len(seen) == 1
 
 
@@ -196,7 +219,7 @@ def test_settings_of_a_sweeper_leave_the_checks_to_the_trials(here: Path) -> Non
         slices.append(compose(arguments.overrides, cwd=here).mode.slices)
         return 0
 
-    arguments = take_apart("run", ["-m", "experiment=foo"])
+    arguments = take_apart("run", ["-m", BASIC, "experiment=foo"])
     assert through_hydra(arguments, run) == ConfigError.exit_code
     assert slices == [1]
 

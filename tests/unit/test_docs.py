@@ -11,6 +11,7 @@ import pytest
 
 from launcher.capacity import CAPACITIES
 from launcher.compose import compose
+from launcher.config.overrides import check_points
 from launcher.errors import Reason
 from launcher.outcome import POLICIES as VERDICTS
 from launcher.plan import plan_processes
@@ -39,7 +40,9 @@ def test_a_command_is_one(command: str, tmp_path: Path, monkeypatch: pytest.Monk
     arguments = take_apart(verb, words)
     if VERBS[verb].takes is Takes.OVERRIDES:
         overrides = [word for word in arguments.overrides if "=" in word]
-        assert compose(overrides, cwd=tmp_path).cluster.offers
+        is_sweep = "--multirun" in arguments.hydra
+        for point in check_points(overrides) if is_sweep else [overrides]:
+            assert compose(point, cwd=tmp_path).cluster.offers
 
 
 def table(page: str, heading: str) -> list[str]:

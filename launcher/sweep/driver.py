@@ -1,0 +1,243 @@
+"""Has the trials of one cluster run in all its places, and makes anew what is lost meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from launcher import coordinator, registry
+from launcher.errors import ConfigError, PreemptionBudgetSpent, SliceLost
+from launcher.holding import Holding
+from launcher.interrupt import Together
+from launcher.provision import Deadline, Joined
+from launcher.session import Session
+from launcher.supervise import HEAD_LOOK_SECONDS
+from launcher.sweep import layout
+from launcher.sweep.desk import Desk, Stopped
+from launcher.sweep.place import Place, end_others
+from launcher.sweep.trial_run import Runner
+
+WAIT_SECONDS = 0.1
+LEAVE_SECONDS = 60.0  # beyond the grace, for the threads to end their trials
+HERE = "here"
+
+
+class Driver:
+    """One use of one cluster: `run`."""
+
+    def __init__(self, session: Session, runner: Runner) -> None:
+        self._session = session
+        self._runner = runner
+        self._desk: Desk = runner.desk
+        self._places: list[Place] = []
+        self._threads: list[threading.Thread] = []
+        self._broken: frozenset[int] = frozenset()
+        self._lock = threading.Lock()
+        self._headless = self._repairing = False
+        self._joined: Joined | None = None
+        self._head_look = Deadline(HEAD_LOOK_SECONDS)
+        self._spent = Spent(session)
+        self._repairs = 0  # since the desk's progress was this
+        self._progress = -1
+        self.cost_usd: float | None = None
+
+    def run(self) -> None:
+        """Until no trial is left that can run. The cluster is there, and gone, with this call.
+
+        Raises what ends the sweep before: Interrupted, Refused, Superseded, a fault of ours.
+        """
+        spec = self._session.spec
+        if spec.cluster.coordinator != HERE:
+            raise ConfigError(
+                f"the trials of a sweep share a cluster with coordinator={HERE};"
+                " hydra/launcher=basic makes each a run of its own"
+            )
+        patience = Together(self._session.interrupt, self._require_need)
+        patient = replace(self._session, interrupt=patience)
+        with Holding(patient) as holding:
+            try:
+                before = incarnations_of(spec.name)
+                self._settle(holding.ready())
+                if incarnations_of(spec.name) != before:
+                    self._desk.forget_places([])  # what ran is gone with its hosts
+                self._begin()
+                self._watch(holding)
+            finally:
+                self._leave()
+                self.cost_usd = holding.cost_usd
+
+    def _settle(self, joined: Joined) -> None:
+        """Places for the hosts that there are; those whose hosts have stayed remain."""
+        parts = layout.parts(self._session.spec, joined.choice.offer.accelerator)
+        old = {place.part: place for place in self._places if self._is_whole(place, joined)}
+        with self._lock:
+            places = [old.get(part) or Place(part, joined, self._lost) for part in parts]
+            self._places, self._broken, self._joined = places, frozenset(), joined
+            self._headless = False
+        self._spent.hold(joined.choice.chips)
+        end_others(places, incarnations_of(self._session.spec.name))
+        self._desk.forget_places({place.title for place in places})
+
+    def _is_whole(self, place: Place, joined: Joined) -> bool:
+        before = self._joined.hosts if self._joined else {}
+        there = place.part.places.values()
+        return place.usable and all(joined.hosts.get(p) is before.get(p) for p in there)
+
+    def _begin(self) -> None:
+        """A thread for each place that has none."""
+        served = {thread.name for thread in self._threads if thread.is_alive()}
+        incarnations = incarnations_of(self._session.spec.name)
+        for place in self._places:
+            name = f"{place.title} {id(place)}"
+            if name not in served:
+                arguments = (place, incarnations)
+                thread = threading.Thread(target=self._serve, args=arguments, name=name)
+                thread.daemon = True  # a place that does not answer holds no process back
+                thread.start()
+                self._threads.append(thread)
+        self._session.folder.event("started", places=len(self._places))
+
+    def _serve(self, place: Place, incarnations: Mapping[str, str]) -> None:
+        try:
+            place.open(incarnations)
+            while task := self._desk.take(place):
+                self._runner.run(task[0], place, task[1])
+        except SliceLost:
+            place.give_up()
+        except BaseException as error:
+            self._desk.fail(error)
+
+    def _lost(self, slices: frozenset[int]) -> None:
+        """Told by a place, in its thread."""
+        with self._lock:
+            mine = [place for place in self._places if slices & {*place.slices}]
+            if not any(not place.usable for place in mine):
+                return  # of a place that has been replaced
+            for place in mine:
+                place.usable = False
+            self._broken |= slices
+        self._desk.lost(slices)
+
+    def _watch(self, holding: Holding) -> None:
+        while not self._desk.done:
+            self._session.interrupt.check()
+            if self._desk.error:
+                break
+            self._desk.wait(WAIT_SECONDS)
+            self._look_at_head()
+            self._heed_budget()
+            if self._can_repair() and not self._desk.done:
+                self._repair(holding)
+        if self._desk.error:
+            raise self._desk.error
+
+    def _heed_budget(self) -> None:
+        if (reason := self._spent.reason()) and not self._desk.closed:
+            self._session.tell("budget", f"{reason}: what runs is stopped, and can go on later")
+            self._desk.close(Stopped(reason, again=True))
+
+    def _look_at_head(self) -> None:
+        """Without it no place is of use; the slices are, once another has taken its place."""
+        if self._joined is None or self._headless or not self._head_look.passed:
+            return
+        self._head_look.restart()
+        if not coordinator.answers(self._joined.head):
+            self._headless = True
+            for place in self._places:
+                place.usable = False
+            self._desk.lost(
+                frozenset(range(len(self._joined.choice.nodes))), "the Ray head is gone"
+            )
+
+    def _can_repair(self) -> bool:
+        """Whether something is lost, and nothing runs on it any more."""
+        busy = self._desk.busy()
+        return not busy if self._headless else bool(self._broken) and not self._broken & busy
+
+    def _repair(self, holding: Holding) -> None:
+        """New slices in the place of those that were lost; the others go on meanwhile."""
+        self._count_repair()
+        if self._broken:
+            names = ", ".join(f"s{index}" for index in sorted(self._broken))
+            self._session.tell("repair", f"{names} made anew; the trials there wait")
+            holding.lose(self._broken)
+        self._session.folder.next()
+        with contextlib.suppress(NoneLeft):
+            self._settle(self._awaited(holding))
+            self._begin()
+
+    def _awaited(self, holding: Holding) -> Joined:
+        """The hosts, joined. Raises NoneLeft, as long as it waits and no longer."""
+        self._repairing = True
+        try:
+            return holding.ready()
+        finally:
+            self._repairing = False
+
+    def _count_repair(self) -> None:
+        """Raises PreemptionBudgetSpent where slices are lost again and again, and nothing comes of
+        them meanwhile.
+        """
+        limit, progress = self._session.spec.retry.max_preemptions, self._desk.progress
+        self._repairs = 1 if progress > self._progress else self._repairs + 1
+        self._progress = progress
+        if self._repairs > limit:
+            text = (
+                f"slices were lost {limit} times and no trial got further (retry.max_preemptions)"
+            )
+            raise PreemptionBudgetSpent(text)
+
+    def _require_need(self) -> None:
+        """While slices are waited for: raises NoneLeft once nothing is to run on them."""
+        if self._repairing:
+            self._heed_budget()
+            if self._desk.done:
+                raise NoneLeft("no trial is left to run", again=True)
+
+    def _leave(self) -> None:
+        self._desk.close(Stopped("the sweep ends", again=True))
+        end = time.monotonic() + self._session.spec.retry.grace + LEAVE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+def incarnations_of(name: str) -> Mapping[str, str]:
+    """Of the hosts that are on record, by node."""
+    record = registry.record(name)
+    return dict(record["incarnations"]) if record else {}
+
+
+class NoneLeft(Stopped):
+    """What was waited for is needed no more: the other slices have done it all."""
+
+
+class Spent:
+    """What of `sweep.budget` is used up."""
+
+    def __init__(self, session: Session) -> None:
+        self._budget = session.spec.sweep
+        self._began = self._since = time.monotonic()
+        self._chips = 0
+        self._chip_seconds = 0.0
+
+    def hold(self, chips: int) -> None:
+        """From now on so many are held."""
+        now = time.monotonic()
+        self._chip_seconds += self._chips * (now - self._since)
+        self._chips, self._since = chips, now
+
+    @property
+    def chip_hours(self) -> float:
+        return (self._chip_seconds + self._chips * (time.monotonic() - self._since)) / 3600
+
+    def reason(self) -> str:
+        """Why the sweep is to end; empty while it may go on."""
+        time_limit, chip_limit = self._budget.budget_seconds, self._budget.budget_chip_hours
+        if time_limit is not None and time.monotonic() - self._began > time_limit:
+            return f"{time_limit:g} s have passed (sweep.budget.time)"
+        if chip_limit is not None and self.chip_hours > chip_limit:
+            return f"{chip_limit:g} chip-hours are used up (sweep.budget.chip_hours)"
+        return ""

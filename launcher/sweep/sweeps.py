@@ -1,0 +1,268 @@
+"""A sweep from what is to be tried to the table, one cluster after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from launcher import extras, invocation, registry, slices
+from launcher.errors import ConfigError, Interrupted, LauncherError, Problem
+from launcher.packed import Snapshot
+from launcher.providers import KINDS
+from launcher.requests import Identity
+from launcher.session import Session
+from launcher.source import Manifest
+from launcher.spec import Spec
+from launcher.sweep import layout, scores, table
+from launcher.sweep.board import Board, SweepScreen
+from launcher.sweep.desk import Desk
+from launcher.sweep.driver import HERE, Driver
+from launcher.sweep.entries import OUTCOMES, Entry, Status, restored
+from launcher.sweep.protocol import Past, Search, Suggestion
+from launcher.sweep.scores import Goal
+from launcher.sweep.trial_run import Runner
+from launcher.sweep.trials import Group, Trial
+from launcher.verbs.loading import scan
+
+Make = Callable[[Suggestion], Entry]
+
+
+def check(groups: Sequence[Group]) -> None:
+    """What can be known to be wrong before anything is provisioned. Raises ConfigError, and
+    ClusterError for packages that emulated hosts lack.
+    """
+    for group in groups:
+        extras.require(group.spec)
+        spec, sweep = group.spec, group.spec.sweep
+        for offer in spec.cluster.offers:
+            layout.parts(spec, offer.accelerator)
+        if spec.cluster.coordinator != HERE:
+            hint = "hydra/launcher=basic makes each trial a run of its own"
+            message = f"the trials of a sweep share a cluster with coordinator={HERE}"
+            raise ConfigError([Problem(message, "cluster.coordinator", hint=hint)])
+        if len(spec.mode.sizes) > 1:
+            message = "the places of a sweep are those of a fixed number of slices"
+            raise ConfigError([Problem(message, "mode.slices")])
+        if sweep.metric and not sweep.mode and not scores.mode_of(sweep.metric):
+            message = f"is a small or a large {sweep.metric} good?"
+            raise ConfigError([Problem(message, "sweep.mode", hint="sweep.mode=min, or max")])
+        if spec.keep and len(groups) > 1:
+            message = "trials that differ in their cluster leave none up"
+            raise ConfigError([Problem(message, "keep")])
+
+
+def asker(spec: Spec) -> Identity:
+    """Who asks for the slices of a spec."""
+    project = spec.provider.project or KINDS[spec.provider.kind].project
+    return Identity(invocation.owner(), registry.machine_id(), project)
+
+
+def own(trial: Trial, sweep: str) -> Trial:
+    """The trial as one of a sweep: with a name, and a folder for checkpoints, of its own."""
+    workload = trial.spec.workload
+    assert workload is not None
+    if workload.checkpoint_dir is not None:
+        folder = f"{workload.checkpoint_dir.rstrip('/')}/{sweep}/{trial.id}"
+        workload = replace(workload, checkpoint_dir=folder)
+    return replace(trial, spec=replace(trial.spec, name=f"{sweep}-{trial.id}", workload=workload))
+
+
+def in_order(name: str, groups: Sequence[Group]) -> list[Group]:
+    """First the one whose slices an earlier invocation has left up."""
+    record = registry.record(name) or {}
+
+    def is_up(group: Group) -> bool:
+        return any(
+            record.get("offer") == slices.offer_of(choice)
+            and record["nodes"] == slices.node_names(choice)
+            for choice in group.plan.choices
+        )
+
+    return sorted(groups, key=lambda group: not is_up(group))
+
+
+@dataclass
+class Sweep:
+    """One sweep: its trials, all that is known of them, and where that is shown.
+
+    `remake` gives the trial of other values; only a searcher that changes trials needs it.
+    """
+
+    name: str
+    spec: Spec  # of any trial, for what all have in common
+    folder: Path
+    screen: SweepScreen = field(default_factory=SweepScreen)
+    cost_usd: float | None = 0.0
+    remake: Callable[[Mapping[str, str]], Trial] | None = None
+
+    def __post_init__(self) -> None:
+        self.board = Board(self.spec.sweep, self.folder, self.screen)
+        self._manifests: dict[Any, Manifest] = {}
+        self._snapshots: dict[Manifest, Snapshot] = {}
+
+    def require_own_folder(self) -> None:
+        """Raises ConfigError where a single run has its folder."""
+        if (self.folder / "logs").exists():
+            hint = "choose another name for the sweep"
+            message = f"{self.folder} is the folder of a run"
+            raise ConfigError([Problem(message, "sweep.name", hint=hint)])
+
+    def restored(self, trials: Sequence[Trial]) -> list[Entry]:
+        """What an earlier invocation has left of them."""
+        retry = self.spec.sweep.retry_failed
+        entries = [restored(t, n, self.folder, retry_failed=retry) for n, t in enumerate(trials)]
+        self.board.add(entries)
+        return entries
+
+    def manifest(self, trial: Trial) -> Manifest:
+        """What travels for a trial. Raises ConfigError, if its script is not among it."""
+        workload = trial.spec.workload
+        assert workload is not None
+        target = workload.target if workload.kind == "script" else ()
+        key = (workload.working_dir, workload.include, workload.exclude, target)
+        if key not in self._manifests:
+            self._manifests[key] = scan(trial.spec)
+        return self._manifests[key]
+
+    def code(self, entry: Entry) -> Snapshot:
+        manifest = self.manifest(entry.trial)
+        if manifest not in self._snapshots:
+            self._snapshots[manifest] = Snapshot(manifest)
+        return self._snapshots[manifest]
+
+    def remade(self, entry: Entry, suggested: Mapping[str, str]) -> None:
+        """From now on the trial has these values. Raises ConfigError."""
+        assert self.remake is not None  # a searcher that changes trials comes with it
+        entry.trial = replace(self.remake(suggested), id=entry.trial.id)
+        entry.suggested = dict(suggested)
+
+    # --- one cluster ----------------------------------------------------------------------------
+
+    def run(self, group: Group, entries: Sequence[Entry], search: Search, make: Make) -> None:
+        """The trials of a group; `entries` are those that an earlier invocation knew.
+
+        Raises what ends the sweep before its trials have ended.
+        """
+        with invocation.session(group.spec, group.plan, self.screen) as session:
+            self._introduce(session, entries)
+            desk = Desk(
+                search,
+                make,
+                self.board,
+                max_concurrent=group.spec.sweep.max_concurrent,
+                fail_fast=group.spec.sweep.fail_fast,
+            )
+            desk.restore([e for e in entries if begun(e)], history(entries))
+            driver = Driver(session, Runner(session, desk, self.code, self.remade))
+            try:
+                self._drive(driver)
+            finally:
+                both = self.cost_usd is not None and driver.cost_usd is not None
+                self.cost_usd = (self.cost_usd or 0) + (driver.cost_usd or 0) if both else None
+
+    def _introduce(self, session: Session, entries: Sequence[Entry]) -> None:
+        headline = invocation.headline(session.spec, session.plan)
+        session.folder.begin()
+        session.tell("plan", headline, supervisor=registry.this_process())
+        self.board.save()
+        session.tell("trials", f"{self.board.counts()}; {session.folder.shown}")
+        ended = [entry for entry in entries if entry.ended and entry.code]
+        if other := [entry for entry in ended if entry.code != self.code(entry).digest()]:
+            text = (
+                f"{len(other)} trials have run other code than there is now; they stay as they are"
+            )
+            session.tell("code", f"{text}: another sweep.name begins anew")
+
+    def _drive(self, driver: Driver) -> None:
+        self.screen.attach(self.board)
+        try:
+            driver.run()
+        finally:
+            self.screen.detach()
+            self.board.save()
+
+    def close(self) -> None:
+        for snapshot in self._snapshots.values():
+            snapshot.close()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def summary(self, error: LauncherError | None) -> Mapping[str, Any]:
+        """What `result.json` of a sweep holds."""
+        entries, rows = self.board.entries, self.board.rows()
+        counts = {status: sum(e.status is status for e in entries) for status in Status}
+        goal = self.board.goal
+        found = table.best(rows, goal)
+        failed = next((entry for entry in entries if entry.status is Status.FAILED), None)
+        code = error.exit_code if error else failed.exit_code if failed else 0
+        status = "cancelled" if isinstance(error, Interrupted) else "error" if error else None
+        return {
+            "name": self.name,
+            "status": status or ("failed" if failed else "succeeded"),
+            "exit_code": code,
+            "message": str(error) if error else "",
+            "trials": counts,
+            "metric": goal.metric if goal else None,
+            "best": found["trial"] if found else None,
+            "cost_usd": self.cost_usd,
+        }
+
+    def tell(self) -> None:
+        """The table, the best first."""
+        rows, goal = self.board.rows(), self.board.goal
+        print(table.text(rows, goal), flush=True)
+        self.screen.phase("done", f"{self.board.counts()}; {self.folder}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """In the order of the points, of which several may be one trial."""
+
+    entries: Sequence[Entry]
+    goal: Goal | None
+
+    @property
+    def values(self) -> list[float | None]:
+        """For a sweeper of Hydra's: the metric; 0 where nothing is compared, None if it failed."""
+        if self.goal is None:
+            return [None if entry.exit_code else 0.0 for entry in self.entries]
+        return [entry.values.get(self.goal.metric) for entry in self.entries]
+
+    @property
+    def best(self) -> float | None:
+        """The best value of the metric."""
+        goal = self.goal
+        return min(self.values, key=goal.key, default=None) if goal else None
+
+
+def begun(entry: Entry) -> bool:
+    """Whether it is one of an earlier invocation, that has ended or goes on."""
+    return entry.ended or entry.attempts > 0 or bool(entry.wanted or entry.reports)
+
+
+def history(entries: Sequence[Entry]) -> list[Past]:
+    return [
+        Past(e.trial.id, e.suggested, tuple(e.reports), OUTCOMES.get(e.status))
+        for e in entries
+        if begun(e)
+    ]
+
+
+@contextlib.contextmanager
+def concluded(sweep: Sweep) -> Iterator[None]:
+    """Whatever happens, the folder says how the sweep ended, and the screen shows the table."""
+    error: LauncherError | None = None
+    try:
+        yield
+    except LauncherError as raised:
+        error = raised
+        raise
+    finally:
+        if sweep.folder.is_dir() and not isinstance(error, ConfigError):
+            sweep.board.save()
+            registry.write_json(sweep.folder / "result.json", sweep.summary(error))
+            sweep.tell()
+        sweep.close()

@@ -1,0 +1,151 @@
+"""A sweep whose trials a searcher suggests: `hydra/sweeper=tune`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launcher import registry
+from launcher.config.overrides import as_hydra
+from launcher.errors import ConfigError, Problem
+from launcher.providers import KINDS
+from launcher.record import runs_folder
+from launcher.spec import Spec
+from launcher.sweep import identity, search_settings, search_space, trials
+from launcher.sweep.entries import STANDING, Entry, Status, restored
+from launcher.sweep.protocol import Suggestion
+from launcher.sweep.search import make_search
+from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, own
+from launcher.sweep.trials import Composer, Group, Trial
+
+
+def run(
+    overrides: Sequence[str],
+    params: Mapping[str, Any],
+    config_dirs: Sequence[Path],
+    config_loader: Any,
+) -> Ended:
+    """All trials that the searcher suggests; `params` are those of Hydra's own sweeper block.
+
+    Raises ConfigError before anything is provisioned, and what ends the sweep as a whole.
+    """
+    space_of = search_space.take_apart
+    composer = Composer(config_dirs, Path.cwd())
+    single = space_of(overrides, params, config_loader=config_loader)
+    settings = composer.spec(words(single[1], probe(single[0]))).sweep
+    space, shared = space_of(
+        overrides,
+        {**settings.params, **params},
+        seed=settings.seed,
+        config_loader=config_loader,
+    )
+    tune = Tune(composer, space, tuple(shared))
+    search = make_search(tune.settings(), space, tune.identify)
+    with concluded(tune.sweep):
+        entries = tune.restored()
+        tune.sweep.run(tune.group, entries, search, tune.make)
+    found = tune.sweep.board
+    return Ended(found.entries, found.goal)
+
+
+def words(shared: Sequence[str], suggested: Mapping[str, str]) -> list[str]:
+    """The overrides of a trial."""
+    return [*shared, *as_hydra([f"{key}={text}" for key, text in suggested.items()])]
+
+
+def probe(space: search_space.Space) -> dict[str, str]:
+    """Some values, with which the config is complete."""
+    rng = random.Random(0)
+    return {key: search_space.draw(domain, rng) for key, domain in space.items()}
+
+
+class Tune:
+    """Makes the trials of one search; `group` is the cluster of all."""
+
+    def __init__(
+        self, composer: Composer, space: search_space.Space, shared: tuple[str, ...]
+    ) -> None:
+        self._composer = composer
+        self._shared = shared
+        self._keys = tuple(space)
+        first = self._composer.trial(words(shared, probe(space)), self._keys)
+        self._name = trials.name_of([first.spec], first.overrides, Path.cwd())
+        self._first = own(first, self._name)
+        self.group: Group = trials.groups(self._name, [self._first], asker)[0]
+        check([self.group])
+        folder = runs_folder() / self._name
+        self.sweep = Sweep(self._name, self._first.spec, folder, remake=self.trial)
+        self.sweep.require_own_folder()
+        self.sweep.manifest(self._first)
+
+    def settings(self) -> search_settings.Settings:
+        """Raises ConfigError."""
+        found, problems = search_settings.settings(self._first.spec.sweep)
+        if found.scheduler == "pbt":
+            problems += shared_folder(self._first.spec)
+        if problems:
+            raise ConfigError(problems)
+        return found
+
+    def identify(self, suggested: Mapping[str, str]) -> str:
+        return identity.trial_id(words(self._shared, suggested))
+
+    def trial(self, suggested: Mapping[str, str]) -> Trial:
+        """Raises ConfigError, also for one that would need another cluster."""
+        made = own(self._composer.trial(words(self._shared, suggested), self._keys), self._name)
+        if trials.asks_for(made.spec, asker) != trials.asks_for(self._first.spec, asker):
+            message = "a search cannot be over what is provisioned"
+            hint = "a plain -m runs the trials of one cluster after those of another"
+            raise ConfigError([Problem(message, ", ".join(suggested), hint=hint)])
+        return made
+
+    def make(self, suggestion: Suggestion) -> Entry:
+        """One whose config is wrong has failed, and no other has."""
+        number = len(self.sweep.board.entries)
+        chosen = suggestion.overrides
+        try:
+            made = replace(self.trial(chosen), id=suggestion.trial_id)
+        except ConfigError as error:
+            wrong = replace(self._first, id=suggestion.trial_id, params=dict(chosen))
+            entry = Entry(wrong, number, chosen, chosen, Status.FAILED)
+            entry.exit_code, entry.message = error.exit_code, str(error)
+            return entry
+        return Entry(made, number, chosen, chosen)
+
+    def restored(self) -> list[Entry]:
+        """Trials of earlier invocations, in the order in which they were suggested."""
+        found = [_standing(folder) for folder in sorted(self.sweep.folder.glob("*/"))]
+        mine = [
+            (folder, standing)
+            for folder, standing in found
+            if "origin" in standing and folder.name.startswith(self.identify(standing["origin"]))
+        ]
+        mine.sort(key=lambda pair: pair[1]["number"])
+        retry = self._first.spec.sweep.retry_failed
+        entries = []
+        for folder, standing in mine:
+            made = replace(self.trial(standing["suggested"]), id=folder.name)
+            number = standing["number"]
+            entry = restored(made, number, self.sweep.folder, retry_failed=retry)
+            entry.origin, entry.suggested = standing["origin"], standing["suggested"]
+            entries.append(entry)
+        self.sweep.board.add(entries)
+        return entries
+
+
+def shared_folder(spec: Spec) -> list[Problem]:
+    """What is wrong with the folder of checkpoints, where one trial goes on from another's."""
+    assert spec.workload is not None
+    folder = spec.workload.checkpoint_dir
+    if KINDS[spec.provider.kind].shares_disk or (folder and "://" not in folder):
+        return []
+    hint = "a folder that this machine and the hosts share, such as one of Filestore"
+    return [Problem("pbt copies checkpoints from here", "workload.checkpoint_dir", hint=hint)]
+
+
+def _standing(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    found = registry.read_json(folder / "result.json") or registry.read_json(folder / STANDING)
+    return folder, found or {}

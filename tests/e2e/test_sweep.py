@@ -1,0 +1,255 @@
+"""Many trials on one cluster, through the real command line, Ray, hosts and processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Place
+
+pytestmark = pytest.mark.e2e
+
+TRAIN = """
+import json, os, sys, time
+args = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+path = os.path.join(os.environ["LAUNCHER_CHECKPOINT_DIR"], "step")
+os.makedirs(os.path.dirname(path), exist_ok=True)
+start = int(open(path).read()) if os.path.exists(path) else 0
+
+def tell(**values):
+    with open(os.environ["LAUNCHER_METRICS"], "a") as file:
+        file.write(json.dumps(values) + "\\n")
+
+print("chips", os.environ.get("TPU_VISIBLE_CHIPS"), os.environ["JAX_NUM_CPU_DEVICES"], flush=True)
+tell(restored_step=start)
+for step in range(start + 1, int(args.get("steps", 2)) + 1):
+    time.sleep(0.1)
+    with open(path + ".new", "w") as file:
+        file.write(str(step))
+    os.replace(path + ".new", path)
+    tell(step=step, accuracy=-abs(float(args["lr"]) - 0.01) + step / 1e6)
+sys.exit(int(args.get("code", 0)))
+"""
+CHIPS = "sweep.per_trial={chips: 2}"
+RATES = ("1e-4", "1e-3", "1e-2", "1e-1")
+
+
+@pytest.fixture
+def words(place: Place) -> list[str]:
+    (place.folder / "train.py").write_text(TRAIN)
+    return ["-m", "cluster=v6e-4", "workload.script=train.py", "sweep.name=s"]
+
+
+def rows(place: Place, name: str = "s") -> list[dict[str, Any]]:
+    """What `trials.json` says; nothing while it is not there."""
+    path = place.folder / "runs" / name / "trials.json"
+    return list(json.loads(path.read_text())["trials"]) if path.exists() else []
+
+
+def wait_for_trials(place: Place, count: int, status: str, timeout: float = 60) -> None:
+    deadline = time.monotonic() + timeout
+    while Counter(row["status"] for row in rows(place))[status] < count:
+        assert time.monotonic() < deadline, rows(place)
+        time.sleep(0.02)
+
+
+def wait_for_words(place: Place, timeout: float = 60) -> None:
+    """Until a trial has said something."""
+    deadline = time.monotonic() + timeout
+    while not any(path.stat().st_size for path in place.folder.glob("runs/s/*/logs/*/*.log")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def started(place: Place, trial: str) -> int:
+    """How often its processes were started."""
+    return sum(event["kind"] == "started" for event in place.events(f"s/{trial}"))
+
+
+def steps(place: Place, trial: str) -> list[int]:
+    """Every step that was made, in its order."""
+    text = (place.folder / "runs" / "s" / trial / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line["step"] for line in lines if "step" in line]
+
+
+def test_trials_share_one_node(place: Place, words: list[str]) -> None:
+    words = [*words, CHIPS, "workload.args.steps=20"]  # longer than a place takes to be ready
+    shown = place.run(*words, f"workload.args.lr={','.join(RATES)}")
+    table = shown[shown.index("trial     status") :].splitlines()
+    head, _rule, best = [line.split() for line in table[:3]]
+    assert head == ["trial", "status", "place", "lr", "accuracy", "iterations", "time"]
+    assert [*best[1:4], *best[5:8]] == ["succeeded", "s0", "h0", "1e-2", "2e-05", "20"]
+    logs = (place.folder / "runs" / "s").glob("*/logs/attempt-0/s0-h0.log")
+    assert {path.read_text() for path in logs} == {"chips 0,1 2\n", "chips 2,3 2\n"}
+    assert len(place.emulator("ledger")["nodes"]) == 1
+    place.assert_clean()
+    added = f"workload.args.lr={','.join([*RATES[::-1], '5'])}"
+    place.run(*words, added)
+    assert [started(place, row["trial"]) for row in rows(place)] == [1] * 5
+    read = list(csv.DictReader((place.folder / "runs/s/trials.csv").read_text().splitlines()))
+    assert [row["workload.args.lr"] for row in read] == ["1e-2", "1e-3", "1e-4", "1e-1", "5"]
+    assert "5 trials: 5 succeeded" in place.run("status", "s")
+    assert "chips" in place.run("logs", "s", rows(place)[0]["trial"])
+    place.assert_clean()
+
+
+def test_a_killed_sweep_goes_on(place: Place, words: list[str]) -> None:
+    words = [*words, CHIPS, f"workload.args.lr={','.join(RATES)}", "workload.args.steps=20"]
+    process = place.start(*words)
+    wait_for_trials(place, 2, "succeeded")
+    wait_for_trials(place, 1, "running")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = {row["trial"] for row in rows(place) if row["status"] == "succeeded"}
+    place.run(*words)
+    assert {row["status"] for row in rows(place)} == {"succeeded"}
+    assert {row["iterations"] for row in rows(place)} == {20}
+    for row in rows(place):
+        assert steps(place, row["trial"]) == list(range(1, 21))  # none was made twice
+    assert [started(place, trial) for trial in done] == [1] * len(done)
+    assert len(place.emulator("ledger")["nodes"]) == 1
+    place.assert_clean()
+
+
+def test_a_lost_host_fails_no_trial(place: Place, words: list[str]) -> None:
+    process = place.start(*words, CHIPS, "workload.args.lr=1e-2,1e-1,1", "workload.args.steps=20")
+    wait_for_trials(place, 2, "running")
+    wait_for_words(place)
+    time.sleep(0.5)
+    place.emulator("fault", "kill-host", "s-s0", "0")
+    assert process.wait(120) == 0
+    assert {row["status"] for row in rows(place)} == {"succeeded"}
+    for row in rows(place):
+        made = steps(place, row["trial"])
+        assert made[-1] == 20
+        # The step that was under way may be made again, or its line be lost with the host.
+        assert 19 <= len({*made}) <= len(made) <= 21
+    assert len(place.emulator("ledger")["nodes"]) == 2
+    place.assert_clean()
+
+
+def test_a_failed_trial_stops_no_other(place: Place, words: list[str]) -> None:
+    words = [*words, CHIPS, "workload.args.lr=1", "workload.args.code=7,0"]
+    shown = place.run(*words, expect=5)
+    assert "exit code 7" in shown
+    assert Counter(row["status"] for row in rows(place)) == {"failed": 1, "succeeded": 1}
+    assert "1 of 2 trials failed" in place.run(*words, expect=5)  # told again, not run again
+    assert [started(place, row["trial"]) for row in rows(place)] == [1, 1]
+    place.run(*words, "sweep.retry_failed=true", expect=5)
+    assert sorted(started(place, row["trial"]) for row in rows(place)) == [1, 2]
+    place.assert_clean()
+
+
+def test_ctrl_c_leaves_nothing_and_the_rest_for_later(place: Place, words: list[str]) -> None:
+    words = [*words, "workload.args.lr=1,2", "workload.args.steps=30"]
+    process = place.start(*words)
+    wait_for_trials(place, 1, "running")
+    wait_for_words(place)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    place.assert_clean()
+    assert {row["status"] for row in rows(place)} == {"waiting"}
+    assert place.result("s")["status"] == "cancelled"
+
+
+@pytest.mark.stress
+def test_a_lost_slice_leaves_the_others_at_work(place: Place, words: list[str]) -> None:
+    more = ["cluster=v6e-1", "mode.slices=2", "sweep.per_trial={slices: 1}"]
+    rates = f"workload.args.lr={','.join(RATES)}"
+    process = place.start(*words, *more, rates, "workload.args.steps=30")
+    wait_for_trials(place, 2, "running")
+    time.sleep(0.5)
+    place.emulator("fault", "preempt", "s-s1")
+    assert process.wait(120) == 0
+    assert {row["status"] for row in rows(place)} == {"succeeded"}
+    assert sorted(started(place, row["trial"]) for row in rows(place)) == [1, 1, 1, 2]
+    assert len(place.emulator("ledger")["nodes"]) == 3
+    place.assert_clean()
+
+
+@pytest.mark.stress
+def test_a_lost_head_fails_no_trial(place: Place, words: list[str]) -> None:
+    process = place.start(*words, CHIPS, "workload.args.lr=1e-2,1e-1,1", "workload.args.steps=30")
+    wait_for_trials(place, 2, "running")
+    wait_for_words(place)
+    (head,) = (place.home / "heads").glob("run-s.json")
+    for found in place.processes():
+        if "gcs_server" in found.name():
+            found.kill()
+    assert head.exists()
+    assert process.wait(120) == 0
+    assert {row["status"] for row in rows(place)} == {"succeeded"}
+    assert len(place.emulator("ledger")["nodes"]) == 1
+    place.assert_clean()
+
+
+@pytest.mark.stress
+def test_one_cluster_at_a_time(place: Place, words: list[str]) -> None:
+    place.run(*words, "cluster=v6e-1,v4-8", "workload.args.lr=1,2")
+    nodes = place.emulator("ledger")["nodes"]
+    assert len(nodes) == 2
+    assert len(rows(place)) == 4
+    place.assert_clean()
+
+
+@pytest.mark.stress
+def test_every_host_is_a_place(place: Place, words: list[str]) -> None:
+    place.run(*words, "cluster=v6e-16", "sweep.per_trial={hosts: 1}", "workload.args.lr=1,2,3,4")
+    assert {row["place"] for row in rows(place)} == {f"s0 h{host}" for host in range(4)}
+    place.assert_clean()
+
+
+ODD = ("a b", "c,d", "e/f", "", "ü=#1", "it's", 'q"q', "1e-5", "null")
+
+
+@pytest.mark.stress
+def test_odd_values_arrive(place: Place, words: list[str]) -> None:
+    (place.folder / "show.py").write_text("import sys; print(sys.argv[1:])")
+    quoted = (text.replace("'", "\\'") for text in ODD)
+    values = ",".join(f"'{text}'" for text in quoted)
+    place.run(*words, "workload.script=show.py", f"workload.args.x={values},null")
+    found = {path.read_text() for path in Path(place.folder, "runs/s").glob("*/logs/*/s0-h0.log")}
+    assert found == {*(f"{[f'--x={text}']}\n" for text in ODD), "[]\n"}
+    place.assert_clean()
+
+
+@pytest.mark.stress
+def test_a_sweep_in_an_experiment_file(place: Place, words: list[str]) -> None:
+    folder = place.folder / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(
+        "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n"
+        "      workload.args.lr: 1e-2,1e-1\nworkload:\n  script: train.py\n"
+        "cluster:\n  accelerator_type: v6e-1\nsweep:\n  name: s\n"
+    )
+    place.run("experiment=mine")
+    assert len(rows(place)) == 2
+    basic = place.run("experiment=mine", "hydra/launcher=basic")
+    assert basic.count("nothing is left of") == 2
+    place.assert_clean()
+
+
+@pytest.mark.stress
+def test_a_search_goes_on_after_a_kill(place: Place, words: list[str]) -> None:
+    words = ["-m", "hydra/sweeper=tune", *words[1:], CHIPS, "sweep.metric=accuracy"]
+    words += ["sweep.samples=8", "sweep.scheduler={kind: asha}", "workload.args.steps=9"]
+    words += ["workload.args.lr=tag(log,interval(1e-4,1))"]
+    process = place.start(*words)
+    wait_for_trials(place, 1, "stopped")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {row["trial"] for row in rows(place) if row["status"] in ("succeeded", "stopped")}
+    place.run(*words)
+    assert len(rows(place)) == 8
+    assert {row["status"] for row in rows(place)} <= {"succeeded", "stopped"}
+    assert [started(place, trial) for trial in before] == [1] * len(before)
+    assert sum(row["iterations"] for row in rows(place)) < 8 * 9
+    place.assert_clean()
