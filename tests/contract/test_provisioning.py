@@ -469,16 +469,29 @@ def test_an_interrupt_takes_away_what_was_made_anew(world: World) -> None:
     assert not world.records("a")
 
 
-def test_a_kept_slice_that_goes_during_a_replacement_has_all_made_anew(world: World) -> None:
+def test_a_kept_slice_that_goes_during_a_replacement_is_replaced_in_its_turn(world: World) -> None:
     """The hosts of the new slice join for two seconds, in which the other one is preempted."""
     world.renew()
     began = str(world.control("ledger")["written"])
     going = {"fault": "preempt", "node": "x-s1", "after": "3s", "count": 1}
     with emulator.arm(world.endpoint, [going], ()):
         assert world.run(launch("x", "two nodes", hold=2.0, renewals=1)) == [0]
-    assert "all slices are asked for anew: x-s1 is PREEMPTED as well" in world.screens()
     made = [r["name"] for r in world.control("ledger")["nodes"] if r["created"] >= began]
-    assert sorted(map(id_of, made)) == ["x-s0"] * 3 + ["x-s1"] * 2
+    assert sorted(map(id_of, made)) == ["x-s0"] * 2 + ["x-s1"] * 2
+    assert not world.ours()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_slice_that_goes_while_it_is_made_is_made_again_alone(world: World, index: int) -> None:
+    world.renew()
+    began = str(world.control("ledger")["written"])
+    slow = {"fault": "slow-create", "node": f"x-s{index}", "seconds": "30s", "count": 1}
+    going = Moment("preempt", seconds=2.0, index=index)
+    with emulator.arm(world.endpoint, [slow], ()):
+        assert world.run(launch("x", "two nodes", moments=(going,))) == [0]
+    made = [r["name"] for r in world.control("ledger")["nodes"] if r["created"] >= began]
+    assert sorted(map(id_of, made)) == sorted(["x-s0", "x-s1", f"x-s{index}"])
+    assert f"lost while the slices were made: x-s{index}" in world.screens()
     assert not world.ours()
 
 
