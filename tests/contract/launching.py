@@ -235,7 +235,8 @@ class Fate(grpc.UnaryUnaryClientInterceptor):
         if self._act.name in OTHERS:
             return
         kind, pattern = ("queuedResources", "") if moment.queued else ("nodes", "-s")
-        found = [name for name in ledger["left"] if f"/{kind}/{self._act.name}{pattern}" in name]
+        prefix = f"/{kind}/{self._act.name}{pattern}"
+        found = sorted(name for name in ledger["left"] if prefix in name)
         if not found:
             return
         name = found[moment.index % len(found)]

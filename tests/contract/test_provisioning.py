@@ -486,7 +486,7 @@ def test_a_slice_that_goes_while_it_is_made_is_made_again_alone(world: World, in
     world.renew()
     began = str(world.control("ledger")["written"])
     slow = {"fault": "slow-create", "node": f"x-s{index}", "seconds": "30s", "count": 1}
-    going = Moment("preempt", seconds=2.0, index=index)
+    going = Moment("preempt", seconds=1.0, index=index)
     with emulator.arm(world.endpoint, [slow], ()):
         assert world.run(launch("x", "two nodes", moments=(going,))) == [0]
     made = [r["name"] for r in world.control("ledger")["nodes"] if r["created"] >= began]
