@@ -208,7 +208,9 @@ class Gang:
     def report(self, endings: Iterable[Ending]) -> Report:
         hosts = tuple(self.reports[place] for place in sorted(self.reports))
         notices = tuple(self.notices)
-        return Report(tuple(endings), hosts, notices, self.hang, self.stopped_at, self.recall)
+        return Report(
+            tuple(endings), hosts, notices, self.hang, self.stopped_at, recall=self.recall
+        )
 
     # --- orders and frames ------------------------------------------------------------------------
 
