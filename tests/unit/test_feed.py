@@ -16,6 +16,7 @@ from launcher.budget import Budget
 from launcher.feed import Feed
 from launcher.member import Member
 from launcher.record import RunFolder
+from launcher.screen import Screen
 from launcher.timeline import Timeline
 
 RANK_0 = Member(0, 0)
@@ -26,7 +27,10 @@ def session_in(path: Path, attempt: int) -> Iterator[Any]:
     with RunFolder(path) as folder:
         folder.turn_to(attempt)
         yield SimpleNamespace(
-            folder=folder, timeline=Timeline(), tell=lambda kind, text, **_: folder.event(kind)
+            folder=folder,
+            timeline=Timeline(),
+            screen=Screen(),
+            tell=lambda kind, text, **_: folder.event(kind),
         )
 
 
