@@ -36,7 +36,7 @@ check: $(FOR)check
 	@$(RUN) -m mypy
 
 e2e: $(FOR)test
-	@$(RUN) -m pytest -q -m e2e tests/e2e
+	@$(RUN) -m pytest -q -m "e2e and not stress" tests/e2e
 
 bench: $(FOR)check
 	@$(RUN) benchmarks/launch.py

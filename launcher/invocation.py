@@ -121,7 +121,6 @@ def headline(spec: Spec, plan: Plan) -> str:
     kind = KINDS[spec.provider.kind]
     first = plan.first
     offer = first.offer
-    more = f", and {len(plan.choices) - 1} more choices" if len(plan.choices) > 1 else ""
     place = f"{kind.place}, {offer.capacity} in {offer.zone}" if kind.billed else kind.place
     if spec.cluster.coordinator not in ("here", "vm", "host0"):
         place = f"of the Ray cluster at {spec.cluster.coordinator}"
@@ -130,4 +129,5 @@ def headline(spec: Spec, plan: Plan) -> str:
     hosts = "1 host" if first.hosts == 1 else f"{first.hosts} hosts"
     chips = "1 chip" if first.chips == 1 else f"{first.chips} chips"
     slices = f"{spec.mode.slices} x {offer.accelerator.accelerator_type}"
-    return f"{spec.name}: {slices}, {hosts}, {chips}{price if kind.billed else ''} ({place}){more}"
+    cost_too = price if kind.billed else ""
+    return f"{spec.name}: {slices}, {hosts}, {chips}{cost_too} ({place}){plan.and_more}"

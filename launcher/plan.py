@@ -90,6 +90,12 @@ class Plan:
     def first(self) -> Choice:
         return self.choices[0]
 
+    @property
+    def and_more(self) -> str:
+        """What a line on the first choice ends in: how many others there are, if there are any."""
+        others = len(self.choices) - 1
+        return f", and {others} more choice{'' if others == 1 else 's'}" if others else ""
+
     def widest(self, choice: Choice) -> Choice:
         """The choice of the same offer with the most slices."""
         return next(each for each in self.choices if each.offer == choice.offer)

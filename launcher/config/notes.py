@@ -20,6 +20,7 @@ def notes(draft: Draft) -> Iterator[str]:
     yield from _runtime_version(draft)
     yield from _no_way_out(draft)
     yield from _one_size(draft)
+    yield from _without_framework(draft)
 
 
 def _old_names(draft: Draft) -> Iterator[str]:
@@ -68,3 +69,15 @@ def _one_size(draft: Draft) -> Iterator[str]:
     for name in ("probe_interval", "resize_interval"):
         if not draft.is_shipped(("mode", name)):
             yield f"mode.{name}: of no use unless mode.slices is a list of sizes, such as [1, 2]"
+
+
+def _without_framework(draft: Draft) -> Iterator[str]:
+    """Such as mode=multislice, which is one of JAX, with another framework."""
+    from packaging.requirements import Requirement
+
+    framework, listed = draft["mode.framework"], draft["mode.requirements"]
+    if not any(Requirement(text).name.replace("-", "_") == framework for text in listed):
+        yield (
+            f"mode.requirements: none of them is {framework}, which a program of this mode imports;"
+            f" mode={framework} has it, and takes mode.slices and mode.processes"
+        )

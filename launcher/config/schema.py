@@ -22,17 +22,30 @@ _TYPES = {"object": "a map of keys", "array": "a list"}
 
 def schema_problems(plain: Mapping[str, Any], origins: Origins, folder: Path) -> list[Problem]:
     """Every breach of `job.json` in that folder."""
-    from jsonschema import Draft7Validator
+    schemas = load_schemas(folder)
+    validator = validator_of(schemas[_JOB], schemas)
+    errors = sorted(validator.iter_errors(plain), key=lambda error: list(map(str, error.path)))
+    return [found for error in errors for found in _problems(error, validator, origins, schemas)]
+
+
+def validator_of(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
+    """Of draft-07, but for one thing: 2.0 is no whole number, since no `range` takes it.
+
+    `named` are the schemas that it may refer to. Their `$schema` is left out: jsonschema would
+    go by that draft's own idea of a whole number.
+    """
+    from jsonschema import Draft4Validator, Draft7Validator, validators
     from referencing import Registry
     from referencing.jsonschema import DRAFT7
 
-    schemas = load_schemas(folder)
-    resources = ((name, DRAFT7.create_resource(schema)) for name, schema in schemas.items())
-    validator = Draft7Validator(
-        schemas[_JOB], registry=Registry[Any]().with_resources(list(resources))
-    )
-    errors = sorted(validator.iter_errors(plain), key=lambda error: list(map(str, error.path)))
-    return [found for error in errors for found in _problems(error, validator, origins, schemas)]
+    resources = [(name, DRAFT7.create_resource(_bare(one))) for name, one in named.items()]
+    checker: Any = validators
+    strict = checker.extend(Draft7Validator, type_checker=Draft4Validator.TYPE_CHECKER)
+    return strict(_bare(schema), registry=Registry[Any]().with_resources(resources))
+
+
+def _bare(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "$schema"}
 
 
 def load_schemas(folder: Path) -> dict[str, Any]:

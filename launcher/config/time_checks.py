@@ -14,6 +14,7 @@ _POSITIVE = (
     "cluster.queue_timeout",
     "cluster.provision_timeout",
     "cluster.join_timeout",
+    "mode.probe_interval",
     "retry.hang_timeout",
 )
 

@@ -24,9 +24,7 @@ def configuration(context: Context) -> Iterator[Finding]:
             text = str(each).partition("\n")[0]
             yield problem(text, *([each.hint] if each.hint else []))
     else:
-        choices = context.plan.choices
-        more = f", and {len(choices) - 1} more choices" if len(choices) > 1 else ""
-        yield ok(f"{choices[0].title}{more}")
+        yield ok(f"{context.plan.first.title}{context.plan.and_more}")
 
 
 CHECKS = (

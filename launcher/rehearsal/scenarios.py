@@ -17,6 +17,7 @@ import yaml
 from launcher.compose import SCHEMAS
 from launcher.config.files import read, syntax_problem
 from launcher.config.nearest import nearest_hint
+from launcher.config.schema import validator_of
 from launcher.config.values import is_name, seconds
 from launcher.emulator.faults import FAULTS
 from launcher.emulator.rules import check_rule
@@ -184,11 +185,9 @@ def _range(given: int | Sequence[int]) -> Range:
 
 def _problems(rows: Any) -> Iterator[tuple[Path_, str, str]]:
     """Where in the data, what is wrong, and a hint."""
-    from jsonschema import Draft7Validator
-
     schema = json.loads((SCHEMAS / "rehearsal.json").read_text(encoding="utf-8"))
     breaches = sorted(
-        Draft7Validator(schema).iter_errors(rows), key=lambda e: [*map(str, e.absolute_path)]
+        validator_of(schema, {}).iter_errors(rows), key=lambda e: [*map(str, e.absolute_path)]
     )
     if breaches:
         yield from (found for breach in breaches for found in _of_schema(breach))

@@ -298,6 +298,8 @@ GOOGLE = ("provider=google", "provider.project=my-project")
         (["cluster.runtime_version=tpu-ubuntu2204-base"], "made for v2, v3, v4; on v6e"),
         (["cluster=v4-8", "cluster.runtime_version=v2-alpha-tpuv6e"], "made for v6e; on v4"),
         (GOOGLE, "Cloud NAT"),
+        (["mode=multislice", "mode.framework=torch_xla"], "none of them is torch_xla"),
+        (["mode.requirements=[]"], "none of them is jax"),
     ],
 )
 def test_notes(tmp_path: Path, overrides: list[str], told: str) -> None:
@@ -313,6 +315,7 @@ def test_notes(tmp_path: Path, overrides: list[str], told: str) -> None:
         ["cluster=v6e-8", "cluster.runtime_version=v2-alpha-tpuv6e"],
         ["cluster=v6e-8", "cluster.runtime_version=one-of-tomorrow"],
         [*GOOGLE, "cluster.external_ips=true"],
+        ["mode=torch_xla", "mode.requirements=['torch-xla[tpu]==2.9.*']"],
     ],
 )
 def test_nothing_to_note(tmp_path: Path, overrides: list[str]) -> None:
@@ -497,6 +500,10 @@ TABLE = [
     (["cluster.capacity=[spot,on_demand]"], "cluster.capacity", "did you mean on-demand?"),
     (["provider.kind=gogle"], "provider.kind", "did you mean google?"),
     (["mode.framework=jxa"], "mode.framework", "did you mean jax?"),
+    (["mode.slices=2.0"], "mode.slices", ""),
+    (["mode.slices=[1,2.0]"], "mode.slices", ""),
+    (["retry.max_failures=1.0"], "retry.max_failures", ""),
+    (["mode.probe_interval=0s", "mode.slices=[1,2]"], "mode.probe_interval", ""),
     (["retry.hang_timeout=0s"], "retry.hang_timeout", ""),
     (["cluster.join_timeout=0ms"], "cluster.join_timeout", ""),
     (["cluster.provision_timeout=0.0m"], "cluster.provision_timeout", ""),

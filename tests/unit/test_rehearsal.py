@@ -120,6 +120,7 @@ def test_a_scenario_read(tmp_path: Path) -> None:
         ("- name: x\n  deeds: [{do: preempt, when: {step: 100%}}]", "a share such as 50%"),
         ("- name: x\n  deeds: [{do: preempt, when: {after: soon}}]", "a duration"),
         ("- {name: x, deeds: [{do: preempt}], expect: {failures: many}}", r"\[least, most\]"),
+        ("- {name: x, deeds: [{do: preempt, slice: 1.0}]}", "slice"),
         ("- {name: clean, deeds: [{do: preempt}]}", "cannot be a name"),
         ("- {name: a/b, deeds: [{do: preempt}]}", "cannot be a name"),
         (
