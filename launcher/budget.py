@@ -91,13 +91,19 @@ class Budget:
 
 
 class SinceProgress(tenacity.wait.wait_base):
-    """A wait that begins anew whenever the run has made progress."""
+    """A wait that begins anew whenever the run has made progress.
+
+    There is none before an attempt on more slices: nothing has failed, and they are billed.
+    """
 
     def __init__(self, budget: Budget, wait: tenacity.wait.wait_base) -> None:
         self._budget = budget
         self._wait = wait
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        ended: Verdict | None = retry_state.outcome.result() if retry_state.outcome else None
+        if ended and ended.outcome is Outcome.RESIZED:
+            return 0.0
         real = retry_state.attempt_number
         retry_state.attempt_number = max(1, self._budget.fruitless)
         try:

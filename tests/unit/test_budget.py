@@ -102,3 +102,10 @@ def test_the_wait_grows_with_attempts_that_bring_nothing(fruitless: int, seconds
     wait = SinceProgress(budget, tenacity.wait_exponential(multiplier=1.0))
     assert wait(state) == seconds
     assert state.attempt_number == 17
+
+
+@pytest.mark.parametrize(("outcome", "seconds"), [(Outcome.RESIZED, 0), (Outcome.PREEMPTED, 1)])
+def test_larger_slices_are_not_waited_for(outcome: Outcome, seconds: float) -> None:
+    state: Any = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.set_result(Verdict(outcome, "it ended"))
+    assert SinceProgress(Budget(RETRY), tenacity.wait_exponential(multiplier=1.0))(state) == seconds
