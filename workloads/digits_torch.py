@@ -227,7 +227,7 @@ def main() -> int:
     arguments = parse(sys.argv[1:])
     several = int(os.environ.get("LAUNCHER_NUM_PROCESSES", "1")) > 1
     if several and not torch.distributed.is_torchelastic_launched():
-        raise SystemExit("each host would train by itself: mode.processes=chip")
+        raise SystemExit("each host would train by itself: mode=torch_xla mode.processes=chip")
     return Run(arguments, wish).train()
 
 

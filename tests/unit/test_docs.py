@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.capacity import CAPACITIES
-from launcher.compose import compose
+from launcher.compose import CONF, compose
 from launcher.config.overrides import check_points
 from launcher.errors import Reason
 from launcher.outcome import POLICIES as VERDICTS
@@ -20,6 +20,7 @@ from launcher.rendezvous import Meeting, ports_of_host
 from launcher.verbs import VERBS, Takes, take_apart
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(path.name for path in DOCS.glob("*.md") if path.name != "roadmap.md")
 
 
@@ -63,6 +64,29 @@ def test_every_variable_of_a_chip_is_explained(tmp_path: Path) -> None:
     told = " ".join(table("torch_xla.md", "What each process finds"))
     told_names = set(re.findall(r"[A-Z][A-Z_]+", told))
     assert told_names == {n for n in names if not n.startswith(("LAUNCHER_", "JAX_"))}
+
+
+def test_every_variable_of_several_slices_is_explained(tmp_path: Path) -> None:
+    spec = compose(["cluster=v4-16", "mode=multislice"], cwd=tmp_path)
+    processes = plan_processes(spec, spec.cluster.offers[0], 2)
+    places = {each.place for each in processes}
+    ports = {place: range(ports_of_host(1)) for place in places}
+    meeting = Meeting(dict.fromkeys(places, "a"), ports, dict.fromkeys(places, "n"))
+    names = {*processes[0].env, *meeting.env(processes[0])}
+    told = " ".join(table("multislice.md", "What a process sees"))
+    wanted = {n for n in names if "SLICE" in n or n.startswith(("MEGASCALE_", "TPU_"))}
+    assert wanted <= set(re.findall(r"[A-Z][A-Z_]+", told))
+    assert {name for name in names if name.startswith("LAUNCHER_")} <= set(
+        re.findall(r"LAUNCHER_[A-Z_]+", README)
+    )
+
+
+def test_the_readme_names_every_page_and_every_option() -> None:
+    assert [page for page in PAGES if f"(docs/{page})" not in README] == []
+    for group in ("mode", "workload", "provider", "experiment"):
+        (row,) = re.findall(rf"^\| `{group}` \|.*$", README, re.MULTILINE)
+        options = {file.stem for file in (CONF / group).glob("*.yaml")}
+        assert options <= set(re.findall(r"`(\w+)`", row)), group
 
 
 def test_every_capacity_is_explained() -> None:
