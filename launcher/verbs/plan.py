@@ -182,7 +182,7 @@ def differences(first: Choice, other: Choice) -> list[str]:
         asked = [name for name in MEANT if MEANT[name](first.offer) != MEANT[name](other.offer)]
         return [f"{two.method} ({two.version}) in place of {one.method} ({one.version})", *asked]
     fewer = len(first.nodes) - len(other.nodes)
-    found = [f"slices, {len(other.nodes)} in place of {len(first.nodes)}"] if fewer else []
+    found = [f"{len(other.nodes)} in place of {len(first.nodes)} slices"] if fewer else []
     pairs = zip(first.requests, other.requests, strict=False)
     found += [name for one, two in pairs for name in different_fields(leaves(one), leaves(two))]
     return list(dict.fromkeys(found))

@@ -64,6 +64,17 @@ def test_every_chip_has_a_process_and_a_tensor(place: Place, cluster: str, hosts
     place.assert_clean()
 
 
+@pytest.mark.stress
+def test_the_chips_of_two_slices_are_one_program(place: Place) -> None:
+    words = ("cluster=v5p-8", "mode=torch_xla", "mode.slices=2", "workload=basic", "name=two")
+    lines = chip_lines(place.run(*words, timeout=400))
+    assert [line.partition(": ")[0] for line in lines] == [
+        f"{i} of 8, s{i // 4} h0 p{i % 4}" for i in range(8)
+    ]
+    assert "tensor([8., 8.]" in lines[-1]
+    place.assert_clean()
+
+
 def test_one_process_a_host_starts_its_own(place: Place) -> None:
     words = ("cluster=v5p-8", "mode=torch_xla", "mode.processes=host", "name=host")
     shown = place.run(*words, timeout=300)

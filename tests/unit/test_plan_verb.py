@@ -41,6 +41,19 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Show:
     return show
 
 
+def test_fewer_slices_are_a_choice(show: Show) -> None:
+    told = show("cluster=v4-8", "mode.slices=[4,2,1]").splitlines()
+    assert told[0].startswith("t: 4 x v4-8, 4 hosts, 16 chips (")
+    assert told[0].endswith("), and 2 more choices")
+    assert [line.split(":")[0] for line in told[2:5]] == [
+        f"  {number}. {slices}v4-8 on-demand in us-central2-b"
+        for number, slices in enumerate(("4 x ", "2 x ", ""), start=1)
+    ]
+    assert "  2 the same, but for 2 in place of 4 slices" in told
+    assert "  3 the same, but for 1 in place of 4 slices" in told
+    assert "), and 1 more choice\n" in show("cluster=v4-8", "mode.slices=[2,1]")
+
+
 def test_each_choice_in_order_with_its_price(show: Show) -> None:
     told = show(*CHAIN, "--for", "12h").splitlines()
     assert "tried in this order" in told[1]
