@@ -37,6 +37,7 @@ def commands() -> Iterator[str]:
 def test_a_command_is_one(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
     words = shlex.split(command.replace("PROJECT", "my-project").replace("BUCKET", "b"), True)[3:]
+    (tmp_path / "train.py").write_text("print()\n")  # the reader's own
     verb = words.pop(0) if words[0] in VERBS else "run"
     arguments = take_apart(verb, words)
     if VERBS[verb].takes is Takes.OVERRIDES:
