@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from launcher import archive
+from launcher.errors import ConfigError
 from launcher.source import Manifest
 
 
@@ -25,15 +27,40 @@ class Code(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AsItIs:
-    """What a user mends between two attempts of a run is in the next one."""
+    """What a user mends between two attempts of a run is in the next one, at its length of then.
+
+    Raises ConfigError for a file that is gone, or gets shorter while it is read.
+    """
 
     manifest: Manifest
 
     def digest(self) -> str:
-        return archive.digest(self.manifest)
+        with _changing():
+            return archive.digest(_now(self.manifest))
 
     def pack(self) -> Iterator[bytes]:
-        return archive.pack(self.manifest)
+        with _changing():
+            yield from archive.pack(_now(self.manifest))
+
+
+def _now(manifest: Manifest) -> Manifest:
+    """The same files, with the sizes that they have by now."""
+    sizes = {
+        entry.path: (manifest.root / entry.path).stat().st_size
+        for entry in manifest.files
+        if entry.link is None
+    }
+    files = tuple(replace(entry, size=sizes.get(entry.path, 0)) for entry in manifest.files)
+    return replace(manifest, files=files)
+
+
+@contextlib.contextmanager
+def _changing() -> Iterator[None]:
+    try:
+        yield
+    except (archive.ArchiveError, FileNotFoundError) as error:
+        hint = "the same command, once they stay as they are, goes on"
+        raise ConfigError(f"the program's files changed meanwhile: {error}; {hint}") from error
 
 
 class Snapshot:
