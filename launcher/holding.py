@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Protocol
 
@@ -16,6 +16,8 @@ from launcher.errors import ProvisioningError, Superseded
 from launcher.losses import NODE_WORDS
 from launcher.member import Place
 from launcher.outcome import Repair
+from launcher.plan import Choice
+from launcher.prices import Bill
 from launcher.probe import Probe, probe_for
 from launcher.provision import Joined
 from launcher.session import Session
@@ -27,6 +29,12 @@ LOOK_SECONDS = 2.0  # between looks at the slices while nothing runs on them
 def _answers(joined: Joined) -> bool:
     """Whether the Ray head does; that of a borrowed cluster is its owner's care."""
     return joined.states is not None or coordinator.answers(joined.head)
+
+
+def _rate(choice: Choice, broken: Collection[int]) -> float | None:
+    """USD an hour of the slices that are not broken; None where no price is known."""
+    whole, count = choice.cost_per_hour_usd, len(choice.nodes)
+    return None if whole is None else whole * (count - len(broken)) / count
 
 
 class Hold(Protocol):
@@ -53,15 +61,16 @@ class Hold(Protocol):
 class Holding:
     """Nothing at first. `ready` makes whole what there is; leaving the block lets go of it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
         self._session = session
+        self._clock = clock
         self._stack = contextlib.ExitStack()
         self._joined: Joined | None = None
         self._probe: Probe | None = None
         self._broken: frozenset[int] = frozenset()
-        self._since = self._ready_at = time.monotonic()
+        self._bill = Bill(clock)
+        self._made = clock()  # when slices were last made
         self._used = False
-        self.cost_usd: float | None = 0.0  # None: some slices have no list price
 
     def __enter__(self) -> Holding:
         return self
@@ -72,9 +81,16 @@ class Holding:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._charge()
-        self._let_go_of_probe(keeps=isinstance(error, Superseded))
-        self._stack.__exit__(kind, error, trace)
+        self._bill.go_on(0.0)
+        try:
+            self._let_go_of_probe(keeps=isinstance(error, Superseded))
+        finally:  # whatever becomes of a probe, the slices are let go of
+            self._stack.__exit__(kind, error, trace)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Of what was held so far, while it was; None where some slices have no list price."""
+        return self._bill.usd
 
     @property
     def held(self) -> bool:
@@ -86,12 +102,13 @@ class Holding:
         if self._joined is None:
             acquiring = provision.acquired(self._session, stays=self._session.spec.keep)
             self._joined = self._stack.enter_context(acquiring)
+            self._made = self._clock()
         else:
             self._joined = self._mended(self._joined)
         if self._probe is None:
             self._probe = probe_for(self._session, self._joined)
         self._broken = frozenset()
-        self._since = self._ready_at = time.monotonic()
+        self._bill.go_on(_rate(self._joined.choice, ()))
         self._used = True
         return self._joined
 
@@ -107,6 +124,7 @@ class Holding:
     def _renewed(self, joined: Joined, broken: Collection[int]) -> Joined:
         session, grown = self._session, self._end_probe()
         renewed = provision.renew(session, joined, broken, grown)
+        self._made = self._clock()
         before, now = len(joined.choice.nodes), len(renewed.choice.nodes)
         if now != before:
             names = ", ".join(renewed.choice.nodes)
@@ -133,17 +151,15 @@ class Holding:
 
     def damaged(self, verdict: Verdict) -> None:
         """Keep in mind what the verdict says must be made anew, and where slices do not live."""
-        self._charge()
         if verdict.repair in (Repair.SLICES, Repair.ZONE):
             self.lose(verdict.slices)
 
     def lose(self, slices: Collection[int]) -> None:
         """These must be made anew; all of them where none is named."""
-        self._charge()
         joined = self._joined
         if joined is None:
             return
-        if time.monotonic() - self._ready_at < REMEMBER_SECONDS:
+        if self._clock() - self._made < REMEMBER_SECONDS:
             Memory().note(joined.choice)
         everything = frozenset(range(len(joined.choice.nodes)))
         self._replace(joined, frozenset(slices) or everything)
@@ -176,16 +192,8 @@ class Holding:
     def _replace(self, joined: Joined, broken: frozenset[int]) -> None:
         """Keep in mind what is to be made anew; what was borrowed, from the beginning."""
         self._broken = broken
-        if joined.states is not None:
+        is_borrowed = joined.states is not None
+        self._bill.go_on(0.0 if is_borrowed else _rate(joined.choice, broken))
+        if is_borrowed:
             self._stack.close()
             self._joined = None
-
-    def _charge(self) -> None:
-        """Count what the slices have cost since they were last ready."""
-        if self._joined is None:
-            return
-        hours = (time.monotonic() - self._since) / 3600
-        self._since = time.monotonic()
-        price = self._joined.choice.cost_per_hour_usd
-        if self.cost_usd is not None:
-            self.cost_usd = None if price is None else self.cost_usd + hours * price

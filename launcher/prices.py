@@ -8,7 +8,8 @@ priced as its generation is. What is not in the table is unknown, and nothing is
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -78,3 +79,23 @@ def _table() -> Mapping[tuple[str, str, str], Price]:
             if (usd := row[f"{kind}_usd"])
         }
     )
+
+
+class Bill:
+    """What slices cost over time, at one rate after another: USD an hour; None where none is known,
+    and from then on the sum is not known either.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rate: float | None = 0.0
+        self._since = clock()
+        self.usd: float | None = 0.0
+
+    def go_on(self, rate: float | None) -> None:
+        """Add the time since the last rate began; from now on it is this one."""
+        now = self._clock()
+        hours, self._since = (now - self._since) / 3600, now
+        if self.usd is not None:
+            self.usd = None if self._rate is None else self.usd + hours * self._rate
+        self._rate = rate

@@ -1,0 +1,138 @@
+"""What a run holds over its attempts: what it costs, and what is kept in mind of its zone."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher import provision
+from launcher.chain import REMEMBER_SECONDS, Memory
+from launcher.compose import compose
+from launcher.coordinator import Head
+from launcher.errors import ProvisioningError
+from launcher.holding import Holding
+from launcher.outcome import Outcome
+from launcher.plan import Choice, make_plan
+from launcher.prices import Bill
+from launcher.provision import Joined
+from launcher.requests import Identity
+from launcher.verdict import Verdict
+
+HOUR = 3600.0
+FAILED = Verdict(Outcome.WORKLOAD_FAILED, "failed", slices=())
+LOST = Verdict(Outcome.PREEMPTED, "lost", slices=(1,))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choice:
+    """Two slices, and a place for what is kept in mind."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path))
+    spec = compose(["name=t", "cluster=v4-16", "mode=multislice"], cwd=Path.cwd())
+    return make_plan(spec, Identity("me", "0123456789ab", "some-project")).first
+
+
+@pytest.fixture
+def held(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Holding, Clock]]:
+    """Slices of a cluster whose head is a port on which somebody listens."""
+    clock, spec = Clock(), SimpleNamespace(keep=False, mode=SimpleNamespace(is_elastic=False))
+    session: Any = SimpleNamespace(spec=spec)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head = Head("h", "127.0.0.1", (server.getsockname()[1], 0), "/nowhere")
+        joined = Joined(head, choice, {})
+        monkeypatch.setattr(
+            provision, "acquired", lambda _, *, stays: contextlib.nullcontext(joined)
+        )
+        yield Holding(session, clock), clock
+
+
+@pytest.mark.parametrize(
+    ("age", "again", "is_noted"),
+    [(60.0, 0.0, True), (REMEMBER_SECONDS + 1, 0.0, False), (HOUR, 60.0, False)],
+)
+def test_a_zone_has_failed_only_if_its_slices_died_young(
+    held: tuple[Holding, Clock], choice: Choice, age: float, again: float, is_noted: bool
+) -> None:
+    holding, clock = held
+    with holding:
+        holding.ready()
+        clock.now += age
+        if again:  # processes that start again make no slice younger
+            holding.damaged(FAILED)
+            holding.ready()
+            clock.now += again
+        holding.damaged(LOST)
+    other = make_other(choice)
+    assert Memory().order([choice, other]) == ([other, choice] if is_noted else [choice, other])
+
+
+def make_other(choice: Choice) -> Choice:
+    """The same in another zone."""
+    moved = (dataclasses.replace(request, parent="elsewhere") for request in choice.requests)
+    return dataclasses.replace(choice, requests=tuple(moved))
+
+
+def test_slices_that_stay_cost_while_another_is_lost(
+    held: tuple[Holding, Clock], choice: Choice
+) -> None:
+    holding, clock = held
+    assert choice.cost_per_hour_usd
+    clock.now += HOUR
+    with holding:
+        holding.ready()
+        assert holding.cost_usd == 0
+        clock.now += HOUR
+        holding.damaged(FAILED)
+        holding.ready()
+        clock.now += HOUR
+        holding.damaged(LOST)
+        clock.now += HOUR  # of back-off
+    clock.now += HOUR
+    assert holding.cost_usd == pytest.approx(2.5 * choice.cost_per_hour_usd)
+
+
+def test_what_has_no_price_makes_no_sum() -> None:
+    clock = Clock()
+    bill = Bill(clock)
+    bill.go_on(None)
+    assert bill.usd == 0
+    clock.now += 1
+    bill.go_on(2.0)
+    assert bill.usd is None
+    bill.go_on(0.0)
+    assert bill.usd is None
+
+
+def test_slices_are_let_go_of_though_a_probe_cannot_be_ended(
+    choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+
+    @contextlib.contextmanager
+    def acquired(_session: Any, *, stays: bool) -> Iterator[Joined]:
+        yield Joined(Head("h", "127.0.0.1", (1, 0), "/nowhere"), choice, {})
+        left.append("slices")
+
+    class Stuck:
+        def end(self, *, keeps: bool) -> None:
+            raise ProvisioningError("the record cannot be written")
+
+    monkeypatch.setattr(provision, "acquired", acquired)
+    monkeypatch.setattr("launcher.holding.probe_for", lambda *_: Stuck())
+    session: Any = SimpleNamespace(spec=SimpleNamespace(keep=False))
+    with pytest.raises(ProvisioningError), Holding(session) as holding:
+        holding.ready()
+    assert left == ["slices"]
