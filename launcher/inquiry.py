@@ -41,10 +41,11 @@ def inquire(session: Session, joined: Joined, report: Report, account: Account) 
         hang=report.hang,
         recall=report.recall,
         stopped_at=report.stopped_at,
+        head_lost=report.head_lost,
         step=account.step,
         earlier=account.earlier,
     )
-    well = all(ending.code == 0 for ending in report.endings)
+    well = all(ending.code == 0 for ending in report.endings) and not report.head_lost
     if well and not CAPACITIES[joined.choice.offer.capacity].taken_back:
         return known
     session.screen.wait("asking what became of the slices")
@@ -54,14 +55,17 @@ def inquire(session: Session, joined: Joined, report: Report, account: Account) 
 
 
 def with_news(session: Session, known: Evidence, look: Look, account: Account) -> Evidence:
-    """Look until nothing that news may tell would change what follows, or it must have come."""
+    """Look until nothing that news may tell would change what follows, or it must have come.
+
+    What one look has told stays known when the next one is not answered.
+    """
     began, delay = time.monotonic(), LOOK_SECONDS
     while True:
         waited = time.monotonic() - began
-        evidence = dataclasses.replace(known, window=round(waited, 3), **look())
-        left = patience(session, evidence, account, waited)
+        known = dataclasses.replace(known, window=round(waited, 3), **look())
+        left = patience(session, known, account, waited)
         if left <= 0:
-            return evidence
+            return known
         session.interrupt.pause(min(delay, left))
         delay = min(1.5 * delay, LONGEST_LOOK_SECONDS)
 

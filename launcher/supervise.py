@@ -150,7 +150,6 @@ def one_attempt(session: Session, code: Code, account: Account, holding: Hold) -
     wish = recalls(session, account, holding)
     ended = run_gang(session, joined, code, digest, account, found, wish)
     evidence = inquire(session, joined, ended, account)
-    evidence = dataclasses.replace(evidence, head_lost=ended.head_lost)
     judged = judge(evidence)
     write_verdict(session, judged, evidence)
     heralds = account.charge(session.folder.attempt, evidence, judged, news_seconds(session))

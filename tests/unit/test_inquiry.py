@@ -1,0 +1,61 @@
+"""What is asked when an attempt has ended, and what stays known of the answers."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher import inquiry
+from launcher.account import Account
+from launcher.budget import Budget
+from launcher.evidence import Evidence
+from launcher.gang import Report
+from launcher.member import Ending, Member
+from launcher.outcome import Outcome
+from launcher.verdict import judge
+from tests.unit.test_budget import RETRY
+
+GONE = "the Ray head at 127.0.0.1:20 is gone"
+LOST = {0: "READY", 1: "PREEMPTED"}
+SESSION: Any = SimpleNamespace(
+    screen=SimpleNamespace(wait=lambda _: None),
+    interrupt=SimpleNamespace(pause=time.sleep),
+    spec=SimpleNamespace(provider=SimpleNamespace(kind="local")),
+)
+
+
+def held(capacity: str) -> Any:
+    offer = SimpleNamespace(capacity=capacity)
+    return SimpleNamespace(states=lambda: LOST, choice=SimpleNamespace(offer=offer))
+
+
+@pytest.mark.parametrize("capacity", ["on-demand", "spot"])
+def test_slices_are_asked_after_when_the_head_has_gone(capacity: str) -> None:
+    report = Report((), (), (), None, None, GONE)
+    evidence = inquiry.inquire(SESSION, held(capacity), report, Account(Budget(RETRY)))
+    assert (evidence.head_lost, evidence.node_states) == (GONE, LOST)
+    assert judge(evidence).slices == (1,)
+
+
+@pytest.mark.parametrize(("capacity", "is_asked"), [("on-demand", False), ("spot", True)])
+def test_of_a_good_end_only_what_may_be_taken_back_is_asked(capacity: str, is_asked: bool) -> None:
+    report = Report((Ending(Member(0, 0), 0, "exit code 0", 1.0),), (), (), None, None)
+    evidence = inquiry.inquire(SESSION, held(capacity), report, Account(Budget(RETRY)))
+    assert (evidence.node_states == LOST) == is_asked
+
+
+def test_what_was_told_once_stays_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inquiry, "news_seconds", lambda _: 0.3)
+    killed = Ending(Member(0, 0), -9, "killed by SIGKILL", time.time())
+    answers = iter([{"created": {0: "now"}, "node_states": {0: "READY"}}])
+    account = Account(Budget(RETRY), step=1)
+    account.budget.best_step = 1
+    account.budget.spent["failures"] = RETRY.max_failures  # so that news would save the run
+    known = Evidence((killed,), stopped_at=killed.time, step=1)
+    found = inquiry.with_news(SESSION, known, lambda: next(answers, {}), account)
+    assert found.window >= 0.3
+    assert (found.created, found.node_states) == ({0: "now"}, {0: "READY"})
+    assert judge(found).outcome is Outcome.WORKLOAD_FAILED
