@@ -91,9 +91,8 @@ class Budget:
 
 
 class SinceProgress(tenacity.wait.wait_base):
-    """A wait that begins anew whenever the run has made progress.
-
-    There is none before an attempt on more slices: nothing has failed, and they are billed.
+    """A wait that begins anew whenever the run has made progress. None after a resize: nothing has
+    failed, and what the run was resized for is there and is paid for.
     """
 
     def __init__(self, budget: Budget, wait: tenacity.wait.wait_base) -> None:

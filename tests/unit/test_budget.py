@@ -104,8 +104,9 @@ def test_the_wait_grows_with_attempts_that_bring_nothing(fruitless: int, seconds
     assert state.attempt_number == 17
 
 
-@pytest.mark.parametrize(("outcome", "seconds"), [(Outcome.RESIZED, 0), (Outcome.PREEMPTED, 1)])
-def test_larger_slices_are_not_waited_for(outcome: Outcome, seconds: float) -> None:
+@pytest.mark.parametrize(("verdict", "seconds"), [(ended(Outcome.RESIZED, 0), 0.0), (LOST, 4.0)])
+def test_nothing_is_waited_for_after_a_resize(verdict: Verdict, seconds: float) -> None:
+    budget = Budget(RETRY, fruitless=3)
     state: Any = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
-    state.set_result(Verdict(outcome, "it ended"))
-    assert SinceProgress(Budget(RETRY), tenacity.wait_exponential(multiplier=1.0))(state) == seconds
+    state.set_result(verdict)
+    assert SinceProgress(budget, tenacity.wait_exponential(multiplier=1.0))(state) == seconds
