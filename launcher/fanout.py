@@ -226,6 +226,33 @@ def make_orders(
         hosts,
         lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports, attempt.announced),
     )
+    require_ready(hosts, prepared)
+    meeting = Meeting(
+        {place: host.address for place, host in hosts.items()},
+        {place: answer["ports"] for place, answer in prepared.items()},
+        {place: host.node for place, host in hosts.items()},
+    )
+    shared = {
+        "callback": gang.callback,
+        "key": gang.key,
+        "code": attempt.code,
+        "grace": attempt.grace,
+        "peers": sorted({host.address for host in hosts.values()}),
+        "reattach": attempt.reattach,
+        "since": time.time_ns(),
+    }
+    own = {place: list[dict[str, Any]]() for place in hosts}
+    for process in processes:
+        env = {**meeting.env(process), **process.env, **attempt.env}
+        one = {"process": process.index, "argv": list(process.argv), "env": env}
+        own[process.place].append(one)
+    return {place: {**shared, "host": list(place), "processes": own[place]} for place in hosts}
+
+
+def require_ready(hosts: Mapping[Place, Host], prepared: Mapping[Place, Mapping[str, Any]]) -> None:
+    """That each host can start, by its answer to `Agent.prepare`. Raises HostsLost for those where
+    an earlier attempt lives on, and ClusterError.
+    """
     if stuck := {place: answer["left"] for place, answer in prepared.items() if answer["left"]}:
         names = "; ".join(f"s{s} h{h}: {', '.join(map(str, ids))}" for (s, h), ids in stuck.items())
         raise HostsLost(sorted(stuck), f"processes of an earlier attempt do not die ({names})")
@@ -234,33 +261,6 @@ def make_orders(
     says = {place: answer["says"] for place, answer in prepared.items()}
     if wrong := megascale.contradictions(hosts, says):
         raise ClusterError("\n  ".join(["slices are not what they were asked to be:", *wrong]))
-    meeting = Meeting(
-        {place: host.address for place, host in hosts.items()},
-        {place: answer["ports"] for place, answer in prepared.items()},
-        {place: host.node for place, host in hosts.items()},
-    )
-    return {
-        place: {
-            "callback": gang.callback,
-            "key": gang.key,
-            "host": list(place),
-            "code": attempt.code,
-            "grace": attempt.grace,
-            "peers": sorted({host.address for host in hosts.values()}),
-            "reattach": attempt.reattach,
-            "since": time.time_ns(),
-            "processes": [
-                {
-                    "process": process.index,
-                    "argv": list(process.argv),
-                    "env": {**meeting.env(process), **process.env, **attempt.env},
-                }
-                for process in processes
-                if process.place == place
-            ],
-        }
-        for place in hosts
-    }
 
 
 def attach_orders(

@@ -197,24 +197,14 @@ def run_gang(
 
     Raises HeadLost where the head is not ours to make anew.
     """
-    processes, address = joined.choice.processes, joined.head.address
+    processes = joined.choice.processes
     attempt = make_attempt(session, digest)
     attempt = dataclasses.replace(attempt, announced=joined.announced, recalled=recalled)
-    feed, pause = Feed(session, account), watchful_pause(session, joined)
     try:
         if found:
-            text = f"to attempt {attempt.number}, which went on by itself"
-            session.tell("attached", text, attempt=attempt.number)
-            session.timeline.begin_attempt()
-            feed.catch_up()
-            known = session.folder.known([fanout.member_of(p, processes) for p in processes])
-            return fanout.attach(
-                address, joined.hosts, processes, attempt, found["key"], known, feed, pause
-            )
+            return follow(session, joined, account, attempt, found["key"])
         fill_hosts(session, joined, code, attempt)
-        key = secrets.token_hex(16)
-        put_on_record(session, joined, account, attempt, key)
-        return fanout.run(address, joined.hosts, processes, attempt, feed, pause, key)
+        return start(session, joined, account, attempt)
     except fanout.HostsLost as lost:
         members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]
         endings = [Ending(member, None, str(lost), time.time()) for member in members]
@@ -226,6 +216,30 @@ def run_gang(
     finally:
         if session.timeline.phase in ("init", "productive"):
             session.timeline.enter("recovery")
+
+
+def follow(
+    session: Session, joined: Joined, account: Account, attempt: fanout.Attempt, key: str
+) -> Report:
+    """Go on with what another supervisor has started."""
+    processes, feed = joined.choice.processes, Feed(session, account)
+    text = f"to attempt {attempt.number}, which went on by itself"
+    session.tell("attached", text, attempt=attempt.number)
+    session.timeline.begin_attempt()
+    feed.catch_up()
+    known = session.folder.known([fanout.member_of(p, processes) for p in processes])
+    pause = watchful_pause(session, joined)
+    return fanout.attach(
+        joined.head.address, joined.hosts, processes, attempt, key, known, feed, pause
+    )
+
+
+def start(session: Session, joined: Joined, account: Account, attempt: fanout.Attempt) -> Report:
+    processes, feed = joined.choice.processes, Feed(session, account)
+    key = secrets.token_hex(16)
+    put_on_record(session, joined, account, attempt, key)
+    pause = watchful_pause(session, joined)
+    return fanout.run(joined.head.address, joined.hosts, processes, attempt, feed, pause, key)
 
 
 def fill_hosts(session: Session, joined: Joined, code: Code, attempt: fanout.Attempt) -> None:
