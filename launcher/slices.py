@@ -263,19 +263,22 @@ def filled(request: Request, session: Session, incarnation: str, fill: Fill) -> 
 
 
 def give_up(session: Session, choice: Choice, part: Collection[int] | None = None) -> None:
-    """Delete what was refused or lost, whole: a part of it would be billed, or granted late."""
+    """Delete what was refused or lost, whole: a part of it would be billed, or granted late.
+
+    Raises Interrupted; what is left then is on record.
+    """
     record = registry.record(session.spec.name)
     assert record is not None  # written before the first call
     if part is not None:
-        remove(session, requests_of(choice, part))
+        remove(session, requests_of(choice, part), session.interrupt.pause)
         return
     removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
     registry.update(session.spec.name, offer=None, nodes=[], resources=[])
 
 
-def remove(session: Session, unwanted: Sequence[Request]) -> None:
+def remove(session: Session, unwanted: Sequence[Request], pause: Pause = time.sleep) -> None:
     """Delete what comes of these requests; the record names it until it is gone."""
-    delete(session, [name for request in unwanted for name in request.names])
+    delete(session, [name for request in unwanted for name in request.names], pause)
 
 
 def drop_others(session: Session, choice: Choice) -> None:
@@ -285,12 +288,12 @@ def drop_others(session: Session, choice: Choice) -> None:
     delete(session, [name for name in (record or {}).get("resources", ()) if name not in mine])
 
 
-def delete(session: Session, names: Sequence[str]) -> None:
+def delete(session: Session, names: Sequence[str], pause: Pause = time.sleep) -> None:
     record = registry.record(session.spec.name)
     if record is None or not names:
         return
     labels = removal.labels_of(record)
-    removal.delete_all(session.provider.get(), names, labels)
+    removal.delete_all(session.provider.get(), names, labels, pause)
     left = (registry.record(session.spec.name) or {}).get("resources", ())
     registry.update(session.spec.name, resources=[name for name in left if name not in names])
 
