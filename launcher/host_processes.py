@@ -189,7 +189,7 @@ class HostProcesses:
             is_last = self.ended == set(self.journal.processes)
         if is_last:  # whatever left its group as well
             end_descendants(self._leaders())
-        event = {"ordered": was_told and not self.why, "why": self.why if was_told else ""}
+        event = {"ordered": was_told, "why": self.why if was_told else ""}
         exit_ = {"kind": "exit", "process": index, "code": code, **event}
         self.journal.tails[index] = self.recorders[index].tail
         self.journal.tell(**exit_, time=ended_at or time.time())

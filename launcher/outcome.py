@@ -24,6 +24,7 @@ class Outcome(enum.StrEnum):
     NETWORK = enum.auto()  # every host is there, yet they lost or never found each other
     HANG = enum.auto()
     RESIZED = enum.auto()  # told to leave, for another attempt on more slices
+    STOPPED = enum.auto()  # told to leave by a launcher that has died since, or as none was there
     WORKLOAD_FAILED = enum.auto()
     CANCELLED = enum.auto()
 
@@ -69,6 +70,7 @@ POLICIES: Mapping[Outcome, Policy] = {
     Outcome.NETWORK: Policy(Budget.FAILURES, Repair.PROCESSES),
     Outcome.HANG: Policy(Budget.FAILURES, Repair.PROCESSES),
     Outcome.RESIZED: Policy(Budget.NONE, Repair.NOTHING),
+    Outcome.STOPPED: Policy(Budget.NONE, Repair.PROCESSES),
     Outcome.WORKLOAD_FAILED: Policy(Budget.FAILURES, Repair.PROCESSES),
     Outcome.CANCELLED: Policy(Budget.NONE, Repair.NOTHING, again=False),
 }

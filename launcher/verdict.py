@@ -14,6 +14,7 @@ turn, the first that knows decides:
     failed       one process failed of itself (`blame`)
     hung         nothing moved
     apart        all speak of others: one left early, never came, or the network broke
+    stopped      all were told to leave, and whoever told them has died before it said why
 """
 
 from __future__ import annotations
@@ -319,6 +320,16 @@ def _apart(facts: Facts) -> Finding | None:
     return Outcome.NETWORK, summary, first.ending, ()
 
 
+def _stopped(facts: Facts) -> Finding | None:
+    """Of a launcher that took the attempt up while its processes saved and left."""
+    endings = facts.evidence.endings
+    told = [e for e in endings if e.collateral]
+    if not told or any(e.code != 0 and not e.collateral for e in endings):
+        return None
+    first = min(told, key=lambda e: (e.time, e.member))
+    return Outcome.STOPPED, f"told to leave by no launcher that is left: {first.reason}", None, ()
+
+
 def _ending_of(facts: Facts, member: Member) -> Ending | None:
     return next((d.ending for d in facts.deaths if d.ending.member == member), None)
 
@@ -340,6 +351,7 @@ RULES: Sequence[Callable[[Facts], Finding | None]] = (
     _failed,
     _hung,
     _apart,
+    _stopped,
 )
 
 _BROKE = frozenset({Outcome.HOST_LOST, Outcome.BAD_HOST, Outcome.LEFTOVER})

@@ -243,6 +243,26 @@ def test_the_same_command_takes_up_a_run_whose_launcher_was_killed(train: Place,
     train.assert_clean()
 
 
+def test_a_launcher_that_is_killed_while_its_processes_save_leaves_a_run_that_goes_on(
+    train: Place,
+) -> None:
+    """What another command told to leave did not fail, and nobody has cancelled the run."""
+    slow = 'if stop: print("saves", flush=True); time.sleep(15)'
+    words = (*RUN, trouble(slow), "retry.grace=30s", "retry.max_failures=0", "name=w")
+    process = train.start(*words, "workload.args.steps=40")
+    wait_for_step(train, "w", 12)
+    process.terminate()
+    train.wait_for_output("w", "saves\n")
+    kill_supervisor(train, process)
+    shown = train.run(*words, "workload.args.steps=40")
+    assert "went on by itself" in shown
+    result = train.result("w")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 0, 0)
+    assert (result["resumed_from"][0] >= 12, result["final_step"]) == (True, 40)
+    assert created(train) == 1
+    train.assert_clean()
+
+
 def test_what_runs_on_is_ended_by_the_same_name_with_another_program(train: Place) -> None:
     """Other arguments, and then other code, in place of the program whose launcher was killed."""
     words = (*RUN, "name=p")

@@ -292,6 +292,7 @@ evidences = st.builds(
     refused=st.none() | st.builds(Refusal, st.sampled_from(Reason), st.text(max_size=5)),
     stopped_at=maybe,
     head_lost=st.sampled_from(["", "gone"]),
+    recall=st.sampled_from(["", "2 slices in place of 1"]),
     window=times,
     step=st.none() | numbers,
     earlier=st.lists(
