@@ -37,7 +37,7 @@ GIVEN = "LAUNCHER_HEAD"
 
 
 class HeadLost(ClusterError):
-    """The Ray head has ended, or answers nobody."""
+    """Nothing listens at the Ray head's address. One that is frozen still does."""
 
 
 @dataclass(frozen=True, slots=True)
