@@ -42,17 +42,17 @@ class Sink(Protocol):
     def hung(self, hang: Hang) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """How an attempt ended, in the terms of `Evidence`. The endings are one for each process, none
     when it was stopped for the loss of the Ray head.
     """
 
-    endings: tuple[Ending, ...]
-    hosts: tuple[Host, ...]
-    notices: tuple[Notice, ...]
-    hang: Hang | None
-    stopped_at: float | None
+    endings: tuple[Ending, ...] = ()
+    hosts: tuple[Host, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    hang: Hang | None = None
+    stopped_at: float | None = None
     head_lost: str = ""
     recall: str = ""  # why the launcher itself has ended it
 
@@ -206,10 +206,13 @@ class Gang:
         return endings + self._tell(sink, running, gone)
 
     def report(self, endings: Iterable[Ending]) -> Report:
-        hosts = tuple(self.reports[place] for place in sorted(self.reports))
-        notices = tuple(self.notices)
         return Report(
-            tuple(endings), hosts, notices, self.hang, self.stopped_at, recall=self.recall
+            endings=tuple(endings),
+            hosts=tuple(self.reports[place] for place in sorted(self.reports)),
+            notices=tuple(self.notices),
+            hang=self.hang,
+            stopped_at=self.stopped_at,
+            recall=self.recall,
         )
 
     # --- orders and frames ------------------------------------------------------------------------

@@ -208,11 +208,11 @@ def run_gang(
     except fanout.HostsLost as lost:
         members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]
         endings = [Ending(member, None, str(lost), time.time()) for member in members]
-        return Report(tuple(endings), (), (), None, None)
+        return Report(endings=tuple(endings))
     except coordinator.HeadLost as lost:
         if coordinator.given_head():
             raise
-        return Report((), (), (), None, None, str(lost))
+        return Report(head_lost=str(lost))
     finally:
         if session.timeline.phase in ("init", "productive"):
             session.timeline.enter("recovery")

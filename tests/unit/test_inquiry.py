@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from launcher import inquiry
 from launcher.account import Account
 from launcher.budget import Budget
 from launcher.evidence import Evidence
-from launcher.gang import Report
+from launcher.gang import Gang, Report
 from launcher.member import Ending, Member
 from launcher.outcome import Outcome
 from launcher.verdict import judge
@@ -34,7 +35,7 @@ def held(capacity: str) -> Any:
 
 @pytest.mark.parametrize("capacity", ["on-demand", "spot"])
 def test_slices_are_asked_after_when_the_head_has_gone(capacity: str) -> None:
-    report = Report((), (), (), None, None, GONE)
+    report = Report(head_lost=GONE)
     evidence = inquiry.inquire(SESSION, held(capacity), report, Account(Budget(RETRY)))
     assert (evidence.head_lost, evidence.node_states) == (GONE, LOST)
     assert judge(evidence).slices == (1,)
@@ -42,9 +43,19 @@ def test_slices_are_asked_after_when_the_head_has_gone(capacity: str) -> None:
 
 @pytest.mark.parametrize(("capacity", "is_asked"), [("on-demand", False), ("spot", True)])
 def test_of_a_good_end_only_what_may_be_taken_back_is_asked(capacity: str, is_asked: bool) -> None:
-    report = Report((Ending(Member(0, 0), 0, "exit code 0", 1.0),), (), (), None, None)
+    report = Report(endings=(Ending(Member(0, 0), 0, "exit code 0", 1.0),))
     evidence = inquiry.inquire(SESSION, held(capacity), report, Account(Budget(RETRY)))
     assert (evidence.node_states == LOST) == is_asked
+
+
+def test_a_resize_is_not_taken_for_a_head_that_was_lost() -> None:
+    gang = Gang("127.0.0.1", {(0, 0)}, [Member(0, 0)])
+    gang.recall = "2 slices in place of 1"
+    told = Ending(Member(0, 0), 143, "exit code 143", 1.0, collateral=True)
+    report = gang.report([told])
+    gang.close()
+    evidence = inquiry.inquire(SESSION, held("on-demand"), report, Account(Budget(RETRY)))
+    assert judge(replace(evidence, node_states={})).outcome is Outcome.RESIZED
 
 
 def test_what_was_told_once_stays_known(monkeypatch: pytest.MonkeyPatch) -> None:
