@@ -116,10 +116,19 @@ class Holding:
         """With a head that is there, and new slices for those that are broken or have grown."""
         broken: Collection[int] = self._broken
         if not _answers(joined):
-            self._let_go_of_probe()  # its hosts know the old head alone
-            joined, broken = provision.with_new_head(self._session, joined, broken)
+            joined, broken = self._with_new_head(joined)
         grown = self._probe is not None and self._probe.grown
         return self._renewed(joined, broken) if broken or grown else joined
+
+    def _with_new_head(self, joined: Joined) -> tuple[Joined, Collection[int]]:
+        """A probe goes: its hosts know the old head alone. What it asks of Ray is not answered
+        before there is a head again, and Ray ends a process that waits for one for a minute.
+        """
+        if self._probe:
+            self._probe.abort()
+        provision.renew_head(self._session, joined.head)
+        self._let_go_of_probe()
+        return provision.join_head(self._session, joined, self._broken)
 
     def _renewed(self, joined: Joined, broken: Collection[int]) -> Joined:
         session, grown = self._session, self._end_probe()

@@ -55,12 +55,16 @@ class Probe:
         before = len(self._joined.choice.nodes)
         return f"{before + len({slice_ for slice_, _ in self.grown})} slices in place of {before}"
 
+    def abort(self) -> None:
+        """Ask no more. What is under way comes to its end by itself, and then `end` returns."""
+        self._abort.set()
+
     def end(self, *, keeps: bool = False) -> None:
         """Ask no more. What has grown stays; what else was asked for is deleted, unless another
         supervisor `keeps` the run.
         """
         self._keeps = keeps
-        self._abort.set()
+        self.abort()
         self._pool.shutdown()
         if self._asking and not self.grown and not self._asking.exception():
             self.grown = self._asking.result()

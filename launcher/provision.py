@@ -140,15 +140,19 @@ def join_again(
         return None
 
 
-def with_new_head(
+def renew_head(session: Session, head: Head) -> None:
+    """Another Ray head in the place of one that is gone, at the same address."""
+    session.tell("head", f"the Ray head at {head.gcs_address} is gone: another takes its place")
+    coordinator.renew_head(head, HEAD_SECONDS, session.interrupt.pause)
+
+
+def join_head(
     session: Session, joined: Joined, broken: Collection[int]
 ) -> tuple[Joined, Collection[int]]:
     """The same slices with another Ray head, and which of them are broken: all, if the hosts of
     those that were not do not find it.
     """
     head, count = joined.head, len(joined.choice.nodes)
-    session.tell("head", f"the Ray head at {head.gcs_address} is gone: another takes its place")
-    coordinator.renew_head(head, HEAD_SECONDS, session.interrupt.pause)
     leave(session)
     kept = set(range(count)) - set(broken)
     hosts = join_again(session, head, joined.choice, FIND_SECONDS, kept)

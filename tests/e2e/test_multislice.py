@@ -15,7 +15,7 @@ import pytest
 from launcher.compose import WORKLOADS
 from tests.e2e.conftest import Place
 from tests.e2e.test_provisioning import rules, states, wait_until
-from tests.e2e.test_survival import TRAIN, kill_supervisor, wait_for_step
+from tests.e2e.test_survival import TRAIN, kill_head, kill_supervisor, wait_for_step
 
 pytestmark = pytest.mark.e2e
 
@@ -196,6 +196,23 @@ def test_a_launcher_that_is_killed_while_it_probes_leaves_nothing(
     shown = train.run(*words)
     assert "went on by itself" in shown
     assert train.result("k")["status"] == "succeeded"
+    train.assert_clean()
+
+
+def test_the_death_of_the_ray_head_is_survived_while_a_probe_waits_for_hosts(train: Place) -> None:
+    words = (*ELASTIC, "workload.script=train.py", "workload.args.steps=150", "name=h")
+    given = rules(
+        {"fault": "stockout", "node": "h-s1", "count": 1},
+        {"fault": "slow-boot", "seconds": "90s", "node": "h-s1", "count": 1},
+    )
+    process = train.start(*words, given)
+    wait_until(lambda: states(train).get("h-s1") == "READY")
+    made = asked(train).count("h-s0")
+    kill_head(train)
+    assert process.wait(200) == 0
+    result = train.result("h")
+    assert (result["preemptions"], result["failures"], result["final_step"]) == (1, 0, 150)
+    assert asked(train).count("h-s0") == made
     train.assert_clean()
 
 
