@@ -63,7 +63,8 @@ class Entry:
     exit_code: int = 0
     message: str = ""
     code: str = ""  # the digest of what it ran last
-    skipped: bool = False  # it ended in an earlier invocation
+    begun: bool = False  # an earlier invocation has left something of it
+    skipped: bool = False  # … where it ended
     told: Status = Status.WAITING  # the last that the screen has said of it
 
     @property
@@ -143,9 +144,10 @@ def restored(trial: Trial, number: int, folder: Path, *, retry_failed: bool) -> 
     running = registry.read_json(own / ATTEMPT) or {}
     entry.wanted = running.get("place", "")
     found = result or registry.read_json(own / STANDING) or {}
+    entry.begun = bool(found or running)
     entry.ran = found.get("ran", 0.0) + (unsaid(own) if running else 0.0)
     entry.attempts, entry.code = found.get("attempts", 0), found.get("code", "")
-    if result and not (retry_failed and result["status"] not in (Outcome.SUCCEEDED, "stopped")):
+    if result and (result["status"] in _STATUS or not retry_failed):
         entry.status = _STATUS.get(result["status"], Status.FAILED)
         entry.place, entry.skipped = result.get("place", ""), True
         entry.exit_code, entry.message = result["exit_code"], result["message"]

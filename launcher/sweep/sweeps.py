@@ -155,7 +155,7 @@ class Sweep:
                 max_concurrent=group.spec.sweep.max_concurrent,
                 fail_fast=group.spec.sweep.fail_fast,
             )
-            desk.restore([e for e in entries if begun(e)], history(entries))
+            desk.restore([e for e in entries if e.begun], history(entries))
             driver = Driver(session, Runner(session, desk, self.code, self.remade))
             try:
                 self._drive(driver)
@@ -238,16 +238,12 @@ class Ended:
         return min(self.values, key=goal.key, default=None) if goal else None
 
 
-def begun(entry: Entry) -> bool:
-    """Whether it is one of an earlier invocation, that has ended or goes on."""
-    return entry.ended or entry.attempts > 0 or bool(entry.wanted or entry.reports)
-
-
 def history(entries: Sequence[Entry]) -> list[Past]:
+    """Of trials that have ended or go on: a searcher is not to draw them again."""
     return [
         Past(e.trial.id, e.suggested, tuple(e.reports), OUTCOMES.get(e.status))
         for e in entries
-        if begun(e)
+        if e.begun
     ]
 
 

@@ -56,7 +56,7 @@ class InFile:
 
 
 class TrialScreen(Screen):
-    """Shows nothing itself: the sweep's table does. Keeps the last lines, for a failure."""
+    """Shows nothing itself: the sweep's table does. Hands metrics on."""
 
     def __init__(self, metrics: Callable[[Mapping[str, Any]], None]) -> None:
         self._metrics = metrics
@@ -129,6 +129,7 @@ class Runner:
             raise
         except Interrupted:
             session.under_way.write(None)
+            entry.attempts = account.attempts
             _keep(session, entry, account)
             raise
         except LauncherError as error:
