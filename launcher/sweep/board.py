@@ -75,7 +75,9 @@ class SweepScreen(Screen):
 
 
 class Board:
-    """The listener of the desk."""
+    """The listener of the desk. The table that moves is drawn by a thread of its own, while trials
+    come and report: it reads copies.
+    """
 
     def __init__(self, settings: Sweep, folder: Path, screen: Screen) -> None:
         self._settings = settings
@@ -94,7 +96,7 @@ class Board:
 
     @property
     def goal(self) -> Goal | None:
-        seen = dict.fromkeys(name for entry in self.entries for name in entry.values)
+        seen = dict.fromkeys(name for entry in self.entries for name in list(entry.values))
         return scores.goal(self._settings.metric, self._settings.mode, seen)
 
     def rows(self) -> list[Mapping[str, Any]]:
@@ -148,10 +150,11 @@ class Board:
 
     def save(self) -> None:
         """Both files, whole."""
-        self._saved = time.monotonic()
-        rows, goal = self.rows(), self.goal
-        write_whole(self._folder / TRIALS, json_text(document(rows, goal)))
-        write_whole(self._folder / CSV, as_csv(rows))
+        with self._lock:
+            self._saved = time.monotonic()
+            rows, goal = self.rows(), self.goal
+            write_whole(self._folder / TRIALS, json_text(document(rows, goal)))
+            write_whole(self._folder / CSV, as_csv(rows))
 
 
 def document(rows: list[Mapping[str, Any]], goal: Goal | None) -> dict[str, Any]:
