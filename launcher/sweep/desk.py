@@ -122,15 +122,14 @@ class Desk:
         for entry in mine or [entry for entry in ready if not entry.wanted]:
             self._waiting.remove(entry)
             return entry
-        while suggestion := self.search.next():
+        while not self._closed and (suggestion := self.search.next()):
             if suggestion.trial_id in self.entries:
                 continue  # of an earlier invocation: it has ended, or waits
             entry = self.make(suggestion)
             self.entries[suggestion.trial_id] = entry
             if not entry.ended:
                 return entry
-            self._tell_search(entry)
-            self.listener.changed(entry)
+            self._end(entry)
         return None
 
     def reported(self, entry: Entry, values: Mapping[str, Any]) -> None:
@@ -162,24 +161,25 @@ class Desk:
             self._running.pop(entry.trial.id, None)
             entry.leave(status)
             if entry.ended:
-                self.progress += 1
-                self._tell_search(entry)
+                self._end(entry)
             else:
                 entry.not_before = not_before
                 self._waiting.insert(0, entry)
-            self.listener.changed(entry)
-            if status is Status.FAILED and self.fail_fast:
-                self.close(Stopped(f"{entry.trial.id} has failed (sweep.fail_fast)", again=True))
+                self.listener.changed(entry)
             self._changed.notify_all()
 
-    def _tell_search(self, entry: Entry) -> None:
+    def _end(self, entry: Entry) -> None:
+        self.progress += 1
         self.search.ended(entry.trial.id, entry.values or None, OUTCOMES[entry.status])
+        self.listener.changed(entry)
+        if entry.status is Status.FAILED and self.fail_fast:
+            self.close(Stopped(f"{entry.trial.id} has failed (sweep.fail_fast)", again=True))
 
     def fail(self, error: BaseException) -> None:
         """Something that is no trial's own went wrong: the sweep ends."""
         with self._changed:
             self.error = self.error or error
-            self._changed.notify_all()
+            self.close(Stopped("the sweep ends", again=True))
 
     # --- for the driver -------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Desk:
     def done(self) -> bool:
         """Whether nothing runs, and nothing is to run any more."""
         with self._changed:
-            if self._closed or self.error:
+            if self._closed:
                 return not self._running
             return self._is_done()
 

@@ -18,6 +18,7 @@ from launcher.supervise import HEAD_LOOK_SECONDS
 from launcher.sweep import layout
 from launcher.sweep.desk import Desk, Stopped
 from launcher.sweep.place import Place, end_others
+from launcher.sweep.spent import Spent
 from launcher.sweep.trial_run import Runner
 
 WAIT_SECONDS = 0.1
@@ -28,7 +29,7 @@ HERE = "here"
 class Driver:
     """One use of one cluster: `run`."""
 
-    def __init__(self, session: Session, runner: Runner) -> None:
+    def __init__(self, session: Session, runner: Runner, spent: Spent) -> None:
         self._session = session
         self._runner = runner
         self._desk: Desk = runner.desk
@@ -39,10 +40,11 @@ class Driver:
         self._headless = self._repairing = False
         self._joined: Joined | None = None
         self._head_look = Deadline(HEAD_LOOK_SECONDS)
-        self._spent = Spent(session)
+        self._spent = spent
         self._repairs = 0  # since the desk's progress was this
         self._progress = -1
         self.cost_usd: float | None = None
+        self.closed = False  # whether trials were left that are not to run
 
     def run(self) -> None:
         """Until no trial is left that can run. The cluster is there, and gone, with this call.
@@ -65,8 +67,10 @@ class Driver:
                     self._desk.forget_places([])  # what ran is gone with its hosts
                 self._begin()
                 self._watch(holding)
+                self.closed = self._desk.closed
             finally:
                 self._leave()
+                self._spent.hold(0)
                 self.cost_usd = holding.cost_usd
 
     def _settle(self, joined: Joined) -> None:
@@ -140,11 +144,15 @@ class Driver:
             self._desk.close(Stopped(reason, again=True))
 
     def _look_at_head(self) -> None:
-        """Without it no place is of use; the slices are, once another has taken its place."""
+        """Without it no place is of use; the slices are, once another has taken its place.
+
+        All begin again as well when one place did not reach a head that answers now.
+        """
         if self._joined is None or self._headless or not self._head_look.passed:
             return
         self._head_look.restart()
-        if not coordinator.answers(self._joined.head):
+        left = any(place.headless for place in self._places)
+        if left or not coordinator.answers(self._joined.head):
             self._headless = True
             for place in self._places:
                 place.usable = False
@@ -212,32 +220,3 @@ def incarnations_of(name: str) -> Mapping[str, str]:
 
 class NoneLeft(Stopped):
     """What was waited for is needed no more: the other slices have done it all."""
-
-
-class Spent:
-    """What of `sweep.budget` is used up."""
-
-    def __init__(self, session: Session) -> None:
-        self._budget = session.spec.sweep
-        self._began = self._since = time.monotonic()
-        self._chips = 0
-        self._chip_seconds = 0.0
-
-    def hold(self, chips: int) -> None:
-        """From now on so many are held."""
-        now = time.monotonic()
-        self._chip_seconds += self._chips * (now - self._since)
-        self._chips, self._since = chips, now
-
-    @property
-    def chip_hours(self) -> float:
-        return (self._chip_seconds + self._chips * (time.monotonic() - self._since)) / 3600
-
-    def reason(self) -> str:
-        """Why the sweep is to end; empty while it may go on."""
-        time_limit, chip_limit = self._budget.budget_seconds, self._budget.budget_chip_hours
-        if time_limit is not None and time.monotonic() - self._began > time_limit:
-            return f"{time_limit:g} s have passed (sweep.budget.time)"
-        if chip_limit is not None and self.chip_hours > chip_limit:
-            return f"{chip_limit:g} chip-hours are used up (sweep.budget.chip_hours)"
-        return ""

@@ -28,17 +28,17 @@ def run(points: Sequence[Sequence[str]], config_dirs: Sequence[Path]) -> Ended:
     check(groups)
     sweep = Sweep(name, made[0].spec, runs_folder() / name)
     sweep.require_own_folder()
-    for trial in made:
-        sweep.manifest(trial)
     by_id = {entry.trial.id: entry for entry in sweep.restored(made)}
 
     def make(suggestion: Suggestion) -> Entry:
         return by_id[suggestion.trial_id]
 
     with concluded(sweep):
+        for trial in made:
+            sweep.code(trial)  # before anything is provisioned, and edited meanwhile
         for group in groups:
             mine = [by_id[trial.id] for trial in group.trials]
-            if not all(entry.ended for entry in mine):
+            if not sweep.over and not all(entry.ended for entry in mine):
                 sweep.run(group, mine, Grid(entry.trial.id for entry in mine), make)
     ids = [identity.trial_id(point) for point in points]
     return Ended([by_id[trial_id] for trial_id in ids], sweep.board.goal)

@@ -28,6 +28,7 @@ class Place:
     def __init__(self, part: Part, joined: Joined, lost: Lost) -> None:
         self.part = part
         self.usable = True
+        self.headless = False  # it was left since the Ray head did not answer
         self._joined = joined
         self._lost = lost
         self._hosts: Mapping[HostPlace, cluster.Host] = {}
@@ -74,7 +75,7 @@ class Place:
 
     def stranded(self) -> Stopped:
         """The head is gone, and the cluster with it: the trial is to go on on another one."""
-        self.usable = False
+        self.usable, self.headless = False, True
         return Stopped("the Ray head is gone", again=True)
 
     def give_up(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from launcher import extras, invocation, registry, slices
-from launcher.errors import ConfigError, Interrupted, LauncherError, Problem
+from launcher.errors import ConfigError, Interrupted, LauncherError, Problem, Superseded
 from launcher.packed import Snapshot
 from launcher.providers import KINDS
 from launcher.requests import Identity
@@ -23,6 +24,7 @@ from launcher.sweep.driver import HERE, Driver
 from launcher.sweep.entries import OUTCOMES, Entry, Status, restored
 from launcher.sweep.protocol import Past, Search, Suggestion
 from launcher.sweep.scores import Goal
+from launcher.sweep.spent import Spent
 from launcher.sweep.trial_run import Runner
 from launcher.sweep.trials import Group, Trial
 from launcher.verbs.loading import scan
@@ -100,8 +102,11 @@ class Sweep:
 
     def __post_init__(self) -> None:
         self.board = Board(self.spec.sweep, self.folder, self.screen)
+        self.over = False  # the budget is used up, or `fail_fast` has ended it
+        self._spent = Spent(self.spec.sweep)
         self._manifests: dict[Any, Manifest] = {}
         self._snapshots: dict[Manifest, Snapshot] = {}
+        self._lock = threading.Lock()  # around both
 
     def require_own_folder(self) -> None:
         """Raises ConfigError where a single run has its folder."""
@@ -117,8 +122,18 @@ class Sweep:
         self.board.add(entries)
         return entries
 
-    def manifest(self, trial: Trial) -> Manifest:
-        """What travels for a trial. Raises ConfigError, if its script is not among it."""
+    def code(self, trial: Trial) -> Snapshot:
+        """What travels for a trial, as it was when it was first asked for; by any thread.
+
+        Raises ConfigError, if its script is not among it.
+        """
+        with self._lock:
+            manifest = self._manifest(trial)
+            if manifest not in self._snapshots:
+                self._snapshots[manifest] = Snapshot(manifest)
+            return self._snapshots[manifest]
+
+    def _manifest(self, trial: Trial) -> Manifest:
         workload = trial.spec.workload
         assert workload is not None
         target = workload.target if workload.kind == "script" else ()
@@ -126,12 +141,6 @@ class Sweep:
         if key not in self._manifests:
             self._manifests[key] = scan(trial.spec)
         return self._manifests[key]
-
-    def code(self, entry: Entry) -> Snapshot:
-        manifest = self.manifest(entry.trial)
-        if manifest not in self._snapshots:
-            self._snapshots[manifest] = Snapshot(manifest)
-        return self._snapshots[manifest]
 
     def remade(self, entry: Entry, suggested: Mapping[str, str]) -> None:
         """From now on the trial has these values. Raises ConfigError."""
@@ -156,10 +165,12 @@ class Sweep:
                 fail_fast=group.spec.sweep.fail_fast,
             )
             desk.restore([e for e in entries if e.begun], history(entries))
-            driver = Driver(session, Runner(session, desk, self.code, self.remade))
+            runner = Runner(session, desk, self.code, self.remade)
+            driver = Driver(session, runner, self._spent)
             try:
                 self._drive(driver)
             finally:
+                self.over = driver.closed
                 both = self.cost_usd is not None and driver.cost_usd is not None
                 self.cost_usd = (self.cost_usd or 0) + (driver.cost_usd or 0) if both else None
 
@@ -170,7 +181,7 @@ class Sweep:
         self.board.save()
         session.tell("trials", f"{self.board.counts()}; {session.folder.shown}")
         ended = [entry for entry in entries if entry.ended and entry.code]
-        if other := [entry for entry in ended if entry.code != self.code(entry).digest()]:
+        if other := [entry for entry in ended if entry.code != self.code(entry.trial).digest()]:
             text = (
                 f"{len(other)} trials have run other code than there is now; they stay as they are"
             )
@@ -227,9 +238,10 @@ class Ended:
     @property
     def values(self) -> list[float | None]:
         """For a sweeper of Hydra's: the metric; 0 where nothing is compared, None if it failed."""
-        if self.goal is None:
-            return [None if entry.exit_code else 0.0 for entry in self.entries]
-        return [entry.values.get(self.goal.metric) for entry in self.entries]
+        return [None if entry.exit_code else self._value(entry) for entry in self.entries]
+
+    def _value(self, entry: Entry) -> float | None:
+        return entry.values.get(self.goal.metric) if self.goal else 0.0
 
     @property
     def best(self) -> float | None:
@@ -249,15 +261,21 @@ def history(entries: Sequence[Entry]) -> list[Past]:
 
 @contextlib.contextmanager
 def concluded(sweep: Sweep) -> Iterator[None]:
-    """Whatever happens, the folder says how the sweep ended, and the screen shows the table."""
+    """Whatever happens, the folder says how the sweep ended, and the screen shows the table.
+
+    It is not touched where another launcher has it: that one held it first, or has taken it over.
+    """
     error: LauncherError | None = None
     try:
         yield
     except LauncherError as raised:
         error = raised
         raise
+    except BaseException as raised:
+        error = LauncherError(f"a fault of launcher: {raised!r}; please report it")
+        raise
     finally:
-        if sweep.folder.is_dir() and not isinstance(error, ConfigError):
+        if sweep.folder.is_dir() and not isinstance(error, ConfigError | Superseded):
             sweep.board.save()
             registry.write_json(sweep.folder / "result.json", sweep.summary(error))
             sweep.tell()

@@ -30,6 +30,7 @@ from launcher.sweep.desk import Desk, Stop, Stopped
 from launcher.sweep.entries import ATTEMPT, STANDING, Entry, Status, plain
 from launcher.sweep.place import Hold, Place
 from launcher.sweep.protocol import Exploit
+from launcher.sweep.trials import Trial
 from launcher.verdict import Verdict
 
 
@@ -79,7 +80,7 @@ class Runner:
 
     session: Session
     desk: Desk
-    code: Callable[[Entry], Code]
+    code: Callable[[Trial], Code]
     remade: Callable[[Entry, Mapping[str, str]], None]
 
     def run(self, entry: Entry, place: Place, stop: Stop) -> None:
@@ -116,7 +117,7 @@ class Runner:
             )
 
     def _attempt(self, session: Session, entry: Entry, place: Place) -> tuple[Status, float]:
-        account, code = open_account(session), self.code(entry)
+        account, code = open_account(session), self.code(entry.trial)
         entry.message, entry.code = "", code.digest()
         session.tell(
             "trial", f"on {place.title}", place=place.title, overrides=entry.trial.overrides

@@ -53,7 +53,7 @@ class Composer:
         self._config_dirs = config_dirs
         self._cwd = cwd
         self._suffix = suffix
-        self._lock = threading.Lock()  # Hydra's parser is for one thread at a time
+        self._lock = threading.RLock()  # Hydra's parser is for one thread at a time
         self._known: Known = {}
 
     def spec(self, overrides: Sequence[str]) -> Spec:
@@ -80,8 +80,14 @@ class Composer:
         return tuple(trials.values())
 
     def trial(self, overrides: Sequence[str], keys: Iterable[str]) -> Trial:
-        params = {key: text for key, text in texts(overrides).items() if key in set(keys)}
-        return Trial(identity.trial_id(overrides), self.spec(overrides), tuple(overrides), params)
+        with self._lock:
+            params = {key: text for key, text in texts(overrides).items() if key in set(keys)}
+            own = identity.trial_id(overrides)
+            return Trial(own, self.spec(overrides), tuple(overrides), params)
+
+    def identify(self, overrides: Sequence[str]) -> str:
+        with self._lock:
+            return identity.trial_id(overrides)
 
 
 def texts(overrides: Iterable[str]) -> dict[str, str]:

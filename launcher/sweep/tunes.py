@@ -14,7 +14,7 @@ from launcher.errors import ConfigError, Problem
 from launcher.providers import KINDS
 from launcher.record import runs_folder
 from launcher.spec import Spec
-from launcher.sweep import identity, search_settings, search_space, trials
+from launcher.sweep import search_settings, search_space, trials
 from launcher.sweep.entries import STANDING, Entry, Status, restored
 from launcher.sweep.protocol import Suggestion
 from launcher.sweep.search import make_search
@@ -79,7 +79,6 @@ class Tune:
         folder = runs_folder() / self._name
         self.sweep = Sweep(self._name, self._first.spec, folder, remake=self.trial)
         self.sweep.require_own_folder()
-        self.sweep.manifest(self._first)
 
     def settings(self) -> search_settings.Settings:
         """Raises ConfigError."""
@@ -91,7 +90,7 @@ class Tune:
         return found
 
     def identify(self, suggested: Mapping[str, str]) -> str:
-        return identity.trial_id(words(self._shared, suggested))
+        return self._composer.identify(words(self._shared, suggested))
 
     def trial(self, suggested: Mapping[str, str]) -> Trial:
         """Raises ConfigError, also for one that would need another cluster."""
@@ -117,6 +116,7 @@ class Tune:
 
     def restored(self) -> list[Entry]:
         """Trials of earlier invocations, in the order in which they were suggested."""
+        self.sweep.code(self._first)  # all have this, whatever is edited meanwhile
         found = [_standing(folder) for folder in sorted(self.sweep.folder.glob("*/"))]
         mine = [
             (folder, standing)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -393,6 +394,26 @@ def test_a_suggestion_that_failed_before_it_began_is_passed_over(desk: Desk, spe
     assert desk.entries["a"].status is Status.FAILED
 
 
+def test_fail_fast_heeds_a_suggestion_that_failed_before_it_began(desk: Desk, spec: Spec) -> None:
+    desk.fail_fast = True
+    desk.make = lambda suggestion: entry(spec, suggestion.trial_id, status=Status.FAILED)
+    assert desk.take(Spot("one")) is None
+    assert [*desk.entries] == ["a"]
+    assert desk.done
+
+
+def test_a_fault_of_ours_lets_nothing_begin_any_more(desk: Desk) -> None:
+    found = desk.take(Spot("one"))
+    assert found
+    desk.fail(RuntimeError("boom"))
+    with pytest.raises(Stopped) as stopped:
+        found[1].check()
+    assert stopped.value.again
+    assert desk.take(Spot("other")) is None
+    desk.left(found[0], Status.WAITING)
+    assert desk.done
+
+
 # --- what is known of a trial -------------------------------------------------------------------
 
 
@@ -518,6 +539,28 @@ def test_the_screen_of_a_terminal(tmp_path: Path, spec: Spec) -> None:
     assert (
         json.loads((tmp_path / "trials.json").read_text())["trials"][0]["metrics"]["loss"] == 0.25
     )
+
+
+def test_the_table_is_drawn_while_trials_report(tmp_path: Path, spec: Spec) -> None:
+    board, one, drawn = Board(spec.sweep, tmp_path, SweepScreen()), entry(spec, "a"), []
+    one.take({f"m{number}": 1.0 for number in range(10_000)})  # drawing takes a while
+    board.add([one])
+
+    def report() -> None:
+        while len(drawn) < 5:
+            one.take({f"n{len(one.values)}": 1.0})
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=report)
+    thread.start()
+    try:
+        while len(drawn) < 5:
+            drawn.append(board.goal)
+    finally:
+        sys.setswitchinterval(interval)
+        drawn += [None] * 5
+        thread.join(10)
 
 
 # --- checkpoints --------------------------------------------------------------------------------

@@ -1,20 +1,27 @@
-"""A sweep that is begun a second time, and one that ends before its trials: what it knows and says."""
+"""A sweep that is begun again, and what it says when it ends."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launcher.registry import write_json
+from launcher.compose import compose
+from launcher.errors import Interrupted, Superseded
+from launcher.registry import read_json, write_json
 from launcher.sweep import trial_run
 from launcher.sweep.desk import Desk
 from launcher.sweep.entries import STANDING, Status
+from launcher.sweep.protocol import Suggestion
+from launcher.sweep.scores import Goal
 from launcher.sweep.search import make_search
 from launcher.sweep.search_space import Choice
-from launcher.sweep.sweeps import history
-from launcher.sweep.tunes import Tune
+from launcher.sweep.spent import Spent
+from launcher.sweep.sweeps import Ended, concluded, history
 from launcher.sweep.trials import Composer
+from launcher.sweep.tunes import Tune
 
 SPACE = {"workload.args.x": Choice(("1", "2", "3"))}
 
@@ -31,7 +38,7 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def searched(cwd: Path) -> tuple[Tune, Desk]:
-    """A search as a command begins it, but for the cluster."""
+    """A search as a command begins it, but for the cluster. Its snapshot is to be closed."""
     shared = ("workload.script=train.py", "sweep.name=s")
     tune = Tune(Composer((), cwd), SPACE, shared)
     desk = Desk(make_search(tune.settings(), SPACE, tune.identify), tune.make, tune.sweep.board)
@@ -41,17 +48,92 @@ def searched(cwd: Path) -> tuple[Tune, Desk]:
 
 
 def test_a_trial_that_was_stopped_before_it_said_anything_is_the_same_one_again(cwd: Path) -> None:
-    _, desk = searched(cwd)
+    earlier, desk = searched(cwd)
     taken = desk.take(Spot())
     assert taken
     first, _stop = taken
     write_json(cwd / "runs" / "s" / first.trial.id / STANDING, trial_run._standing(first))
+    earlier.sweep.close()
     tune, desk = searched(cwd)
     taken = desk.take(Spot())
     assert taken
     again, _stop = taken
     assert again.trial.id == first.trial.id
     desk.left(again, Status.SUCCEEDED)
+    tune.sweep.close()
     assert [(e.trial.id, e.status) for e in tune.sweep.board.entries] == [
         (first.trial.id, Status.SUCCEEDED)
     ]
+
+
+# --- what it ends with ----------------------------------------------------------------------------
+
+
+def test_the_code_is_that_of_the_beginning_for_every_thread(cwd: Path) -> None:
+    tune, _ = searched(cwd)
+    trial = tune.trial({"workload.args.x": "1"})
+    before = tune.sweep.code(trial).digest()
+    (cwd / "train.py").write_text("print(2)\n")
+    other = tune.trial({"workload.args.x": "2"})
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(tune.sweep.code, [trial, other, trial, other]))
+    tune.sweep.close()
+    assert {id(code) for code in found} == {id(found[0])}
+    assert found[0].digest() == before
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("boom"), "error"),
+        (Interrupted("stopped by SIGINT"), "cancelled"),
+        (KeyboardInterrupt(), "error"),
+    ],
+)
+def test_whatever_ends_a_sweep_is_its_result(cwd: Path, error: BaseException, status: str) -> None:
+    tune, _ = searched(cwd)
+    tune.sweep.folder.mkdir(parents=True)
+    with pytest.raises(type(error)), concluded(tune.sweep):
+        raise error
+    result = read_json(tune.sweep.folder / "result.json")
+    assert result
+    assert result["status"] == status
+    assert result["exit_code"] == getattr(error, "exit_code", 1)
+
+
+def test_a_sweep_that_another_launcher_has_is_left_alone(cwd: Path) -> None:
+    tune, _ = searched(cwd)
+    tune.sweep.folder.mkdir(parents=True)
+    with pytest.raises(Superseded), concluded(tune.sweep):
+        raise Superseded("taken over")
+    assert list(tune.sweep.folder.iterdir()) == []
+
+
+def test_a_failed_trial_is_worth_nothing_to_a_sweeper(cwd: Path) -> None:
+    tune, _ = searched(cwd)
+    made = [tune.make(Suggestion(f"t{x}", {"workload.args.x": x})) for x in "12"]
+    for entry, accuracy in zip(made, (0.9, 0.5), strict=True):
+        entry.take({"step": 1, "accuracy": accuracy})
+    made[0].exit_code = 5
+    tune.sweep.close()
+    ended = Ended(made, Goal("accuracy", "max"))
+    assert (ended.values, ended.best) == ([None, 0.5], 0.5)
+
+
+def test_a_budget_is_that_of_all_clusters(cwd: Path) -> None:
+    now = 0.0
+    settings = compose(["sweep.budget={time: 10h, chip_hours: 3}"], cwd=cwd).sweep
+    spent = Spent(settings, lambda: now)
+    spent.hold(8)  # the first cluster
+    now = 900.0
+    spent.hold(0)
+    now = 7200.0
+    assert not spent.reason()
+    spent.hold(1)  # the second
+    now = 7200.0 + 3599.0
+    assert not spent.reason()
+    now += 2.0
+    assert "sweep.budget.chip_hours" in spent.reason()
+    spent.hold(0)
+    settings = replace(settings, budget_chip_hours=None)
+    assert not Spent(settings, lambda: now).reason()
