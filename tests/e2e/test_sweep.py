@@ -201,6 +201,15 @@ def test_one_cluster_at_a_time(place: Place, words: list[str]) -> None:
 
 
 @pytest.mark.stress
+def test_fail_fast_makes_no_other_cluster(place: Place, words: list[str]) -> None:
+    more = ["cluster=v6e-1,v4-8", "sweep.fail_fast=true", "workload.args.lr=1"]
+    place.run(*words, *more, "workload.args.code=7", expect=5)
+    assert len(place.emulator("ledger")["nodes"]) == 1
+    assert sorted(row["status"] for row in rows(place)) == ["failed", "waiting"]
+    place.assert_clean()
+
+
+@pytest.mark.stress
 def test_every_host_is_a_place(place: Place, words: list[str]) -> None:
     place.run(*words, "cluster=v6e-16", "sweep.per_trial={hosts: 1}", "workload.args.lr=1,2,3,4")
     assert {row["place"] for row in rows(place)} == {f"s0 h{host}" for host in range(4)}
