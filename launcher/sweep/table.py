@@ -18,10 +18,17 @@ LONG_NUMBER = 12  # characters
 
 
 def ordered(rows: Iterable[Mapping[str, Any]], goal: Goal | None) -> list[Mapping[str, Any]]:
-    """The best first; without a goal, and among equals, in the order of the command."""
+    """The best first, failed ones behind what has a value and did not fail; without a goal, and
+    among equals, in the order of the command.
+    """
     if goal is None:
         return list(rows)
-    return sorted(rows, key=lambda row: goal.key(score(row, goal)))
+    return sorted(rows, key=lambda row: _rank(row, goal))
+
+
+def _rank(row: Mapping[str, Any], goal: Goal) -> tuple[int, bool, float]:
+    kind, value = goal.key(score(row, goal))
+    return kind, row["status"] == "failed", value
 
 
 def score(row: Mapping[str, Any], goal: Goal) -> float | None:
@@ -32,9 +39,10 @@ def score(row: Mapping[str, Any], goal: Goal) -> float | None:
 
 def best(rows: Sequence[Mapping[str, Any]], goal: Goal | None) -> Mapping[str, Any] | None:
     """The first of the ordered ones, if it has a value that can win; a failed one cannot."""
-    sound = [row for row in ordered(rows, goal) if row["status"] != "failed"] if goal else []
-    first = sound[0] if sound else None
-    return first if first and goal and goal.key(score(first, goal))[0] == 0 else None
+    if goal is None or not rows:
+        return None
+    first = ordered(rows, goal)[0]
+    return first if _rank(first, goal)[:2] == (0, False) else None
 
 
 def head(rows: Sequence[Mapping[str, Any]], goal: Goal | None) -> list[str]:
