@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from launcher.accelerators import lookup
 from launcher.compose import compose
-from launcher.errors import ConfigError
+from launcher.errors import ClusterError, ConfigError
 from launcher.plan import make_plan
 from launcher.requests import Identity
 from launcher.spec import Spec
@@ -578,3 +579,17 @@ def test_checkpoints_are_taken_over_whole(tmp_path: Path) -> None:
     assert checkpoints.take_over(source, target)
     assert [path.name for path in target.iterdir()] == ["3"]
     assert (target / "3" / "state").read_text() == "three"
+
+
+def test_checkpoints_that_cannot_be_copied_say_why(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b" / "c"
+    (source / "3").mkdir(parents=True)
+    os.mkfifo(source / "3" / "state")
+    (target / "1").mkdir(parents=True)
+    with pytest.raises(ClusterError, match="is a named pipe"):
+        checkpoints.take_over(source, target)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["c"]
+    (target.parent / "file").write_text("")
+    with pytest.raises(ClusterError, match="cannot be copied"):
+        checkpoints.take_over(source, target.parent / "file" / "c")
+    assert [path.name for path in target.iterdir()] == ["1"]  # its own are kept
