@@ -15,26 +15,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import (
+from launcher import coordinator, raynode
+from launcher.coordinator import Head
+from launcher.errors import ClusterError, SliceLost
+from launcher.hosts import (
     agent,
     archive,
-    coordinator,
     descendants,
-    host_processes,
     journal,
     link,
     member,
     notices,
     pulse,
-    raynode,
     recorder,
     stacks,
     tpu_env,
     watch,
 )
-from launcher.coordinator import Head
-from launcher.errors import ClusterError, SliceLost
-from launcher.member import Place
+from launcher.hosts import processes as host_processes
+from launcher.hosts.member import Place
 
 NAMESPACE = "launcher"
 KILL_SECONDS = 2.0  # for an agent that is not needed to be gone

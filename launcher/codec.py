@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from launcher.member import Member, member_text, parse_member
+from launcher.hosts.member import Member, member_text, parse_member
 
 T = TypeVar("T")
 

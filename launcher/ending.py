@@ -48,7 +48,7 @@ def remove(
 
 def clear(name: str, tell: Tell, pause: Pause) -> None:
     """Remove what is left of a run whose lock is held."""
-    from launcher import removal
+    from launcher.provisioning import removal
     from launcher.session import LazyProvider
     from launcher.spec import ProviderSpec
 

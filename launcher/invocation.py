@@ -42,11 +42,11 @@ def session(spec: Spec, plan: Plan, screen: Screen | None = None) -> Iterator[Se
     """Hold the run's lock, open its folder, heed signals."""
     import yaml
 
+    from launcher.attempts.under_way import OnRecord
     from launcher.interrupt import Interrupt
     from launcher.record import runs_folder
     from launcher.screen import Screen
     from launcher.session import LazyProvider, Session
-    from launcher.under_way import OnRecord
 
     taken = going_on(spec.name)
     path = runs_folder() / spec.name
@@ -85,7 +85,7 @@ def supervised(
     current: Session, manifest: Manifest, about_code: str, git_state: Mapping[str, Any]
 ) -> int:
     """Run to the end, wherever the session is; the exit code."""
-    from launcher import supervise
+    from launcher.attempts import supervise
 
     current.folder.begin()
     current.tell("plan", headline(current.spec, current.plan), supervisor=registry.this_process())
@@ -101,7 +101,8 @@ def supervised(
 
 def brought_up(current: Session) -> Iterator[str]:
     """Bring it up, wherever the session is; what there is to say about it."""
-    from launcher import cluster, provision
+    from launcher import cluster
+    from launcher.provisioning import provision
 
     current.tell("plan", headline(current.spec, current.plan))
     with provision.acquired(current, stays=True) as joined:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from launcher import chips
-from launcher.prices import cost_per_hour
-from launcher.rendezvous import torchrun
-from launcher.requests import Identity, Request, requests_for
+from launcher.provisioning.prices import cost_per_hour
+from launcher.provisioning.requests import Identity, Request, requests_for
+from launcher.ranks import chips
+from launcher.ranks.rendezvous import torchrun
 from launcher.spec import Offer, Spec
 from launcher.startup import host_config, startup_script
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from launcher.appended import Appended
-from launcher.member import Member
+from launcher.hosts.member import Member
 from launcher.registry import json_text, write_whole
 
 RUNS = "LAUNCHER_RUNS"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.member import Member
+from launcher.hosts.member import Member
 
 LONGEST_LINE = 65_536
 # Chatter of libraries, a line per device: kept in the logs, not shown.

@@ -7,6 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.attempts.timeline import Timeline
+from launcher.attempts.under_way import UnderWay
 from launcher.interrupt import Interrupt
 from launcher.plan import Plan
 from launcher.providers import Provider, open_provider
@@ -14,8 +16,6 @@ from launcher.providers.states import State
 from launcher.record import RunFolder
 from launcher.screen import Screen
 from launcher.spec import ProviderSpec, Spec
-from launcher.timeline import Timeline
-from launcher.under_way import UnderWay
 
 
 class LazyProvider:

@@ -19,7 +19,7 @@ class Offer:
     """One way to get the slices, with the software version of their VMs."""
 
     accelerator: Accelerator
-    capacity: str  # a key of launcher.capacity.CAPACITIES
+    capacity: str  # a key of launcher.provisioning.capacity.CAPACITIES
     zone: str
     runtime_version: str
 

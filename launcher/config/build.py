@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Any
 
 from launcher import accelerators
-from launcher.capacity import CURRENT
 from launcher.config.draft import Draft
 from launcher.config.notes import notes
 from launcher.config.resolve import takes_environment
 from launcher.config.target import Target, find_target
 from launcher.config.values import NAME_LENGTH, as_list, as_name, is_time, seconds
 from launcher.config.zones import chosen_zones
+from launcher.provisioning.capacity import CURRENT
 from launcher.spec import (
     Cluster,
     CoordinatorVm,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.accelerators import all_types, lookup
-from launcher.capacity import CURRENT
 from launcher.config.draft import Draft
 from launcher.config.values import as_list
+from launcher.provisioning.capacity import CURRENT
 
 # Versions of another generation with which programs are said to see the chips all the same.
 _WORKS = frozenset({("v5e", "v2-alpha-tpuv5"), ("v5p", "tpu-ubuntu2204-base")})

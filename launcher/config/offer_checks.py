@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from launcher.accelerators import Accelerator, all_types, lookup
-from launcher.capacity import CAPACITIES, CURRENT, FLEX_START, QUEUED_RESERVED
 from launcher.config.draft import Check, Draft
 from launcher.config.nearest import nearest_hint
 from launcher.config.origins import Key
@@ -15,6 +14,7 @@ from launcher.config.resolve import takes_environment
 from launcher.config.values import as_list, is_time, seconds
 from launcher.config.zones import ANY, chosen_zones
 from launcher.errors import ConfigError, Problem
+from launcher.provisioning.capacity import CAPACITIES, CURRENT, FLEX_START, QUEUED_RESERVED
 
 ZONE = re.compile(r"([a-z]+-)+[a-z]+[0-9]+-([a-z]+[0-9]+)?[a-z]")  # also us-central1-ai1a
 LONGEST_RUN = 168.0 * 3600  # of flex-start: https://cloud.google.com/tpu/docs/plan-tpus

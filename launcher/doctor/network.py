@@ -13,9 +13,9 @@ from google.api_core import exceptions
 from launcher.config.values import as_name
 from launcher.doctor.context import CALL_SECONDS, Context
 from launcher.doctor.findings import Finding, Skip, ok, problem, warning
-from launcher.prices import region_of
 from launcher.providers import KINDS
 from launcher.providers.services import COMPUTE, Services
+from launcher.provisioning.prices import region_of
 
 Json = Mapping[str, Any]
 PRODUCT = Path("/sys/class/dmi/id/product_name")  # of a VM of Google's: Google Compute Engine

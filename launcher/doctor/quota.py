@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.accelerators import Accelerator
-from launcher.capacity import CAPACITIES, FLEX_START
 from launcher.doctor.context import CALL_SECONDS, Context
 from launcher.doctor.findings import Finding, by_place, ok, problem, warning
 from launcher.plan import Choice
-from launcher.prices import region_of
 from launcher.providers.services import SERVICE_USAGE, TPU
+from launcher.provisioning.capacity import CAPACITIES, FLEX_START
+from launcher.provisioning.prices import region_of
 from launcher.spec import Offer
 
 Json = Mapping[str, Any]

@@ -9,9 +9,9 @@ from google.api_core import exceptions
 
 from launcher.doctor.context import CALL_SECONDS, Context
 from launcher.doctor.findings import Finding, Skip, ok, problem, warning
-from launcher.prices import region_of
 from launcher.providers import KINDS
 from launcher.providers.services import STORAGE
+from launcher.provisioning.prices import region_of
 
 # https://cloud.google.com/storage/docs/locations#location-mr
 CONTINENTS: Mapping[str, str] = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}

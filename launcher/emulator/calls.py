@@ -11,10 +11,10 @@ from typing import Any
 
 from grpc import StatusCode
 
-from launcher.emulator.api_errors import ApiError, injected, service_disabled
 from launcher.emulator.presence import Presence
-from launcher.emulator.projects import Projects
+from launcher.emulator.project.projects import Projects
 from launcher.emulator.rules import Rules
+from launcher.emulator.tpu.errors import ApiError, injected, service_disabled
 
 _LOST = ApiError(StatusCode.UNAVAILABLE, "Connection reset by peer")
 _UNAVAILABLE = ApiError(StatusCode.UNAVAILABLE, "The service is currently unavailable.")

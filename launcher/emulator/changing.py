@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from launcher.emulator.api_errors import ApiError
+from launcher.emulator.tpu.errors import ApiError
 
 
 class Failing(Protocol):

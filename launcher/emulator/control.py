@@ -17,11 +17,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from launcher.emulator.api_errors import ApiError
+from launcher.emulator.compute.vm import Vm
 from launcher.emulator.faults import FAULTS, OVERTAKEN, Target
-from launcher.emulator.queued import QueuedResource
 from launcher.emulator.rules import Rule, parse, parse_for
-from launcher.emulator.vm import Vm
+from launcher.emulator.tpu.errors import ApiError
+from launcher.emulator.tpu.queued import QueuedResource
 from launcher.emulator.world import World
 from launcher.errors import ConfigError, LauncherError
 
@@ -105,7 +105,7 @@ async def _console(world: World, given: Mapping[str, Any]) -> Answer:
 
 async def _bucket(world: World, given: Mapping[str, Any]) -> Answer:
     """Declares a bucket of Cloud Storage: `name`, `location` (default: US)."""
-    from launcher.emulator.api_storage import make_bucket
+    from launcher.emulator.project.storage import make_bucket
 
     name, location = str(given.get("name")), str(given.get("location") or "")
     return make_bucket(world.projects, "", name, location)

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from launcher.emulator.api_errors import ApiError
 from launcher.emulator.rules import Rule, Rules
+from launcher.emulator.tpu.errors import ApiError
 from launcher.errors import LauncherError
 
 Work = Coroutine[Any, Any, None]

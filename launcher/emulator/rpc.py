@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from launcher.emulator.api_errors import ApiError
 from launcher.emulator.calls import Calls, Subject
-from launcher.emulator.fleet import Fleet
-from launcher.emulator.queued import node_ids
+from launcher.emulator.tpu.errors import ApiError
+from launcher.emulator.tpu.fleet import Fleet
+from launcher.emulator.tpu.queued import node_ids
 
 TPU_API = "tpu.googleapis.com"
 

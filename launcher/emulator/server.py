@@ -22,27 +22,21 @@ import grpc
 import grpc.aio
 
 from launcher import locks
-from launcher.emulator import (
-    api_alpha,
-    api_catalog,
-    api_nodes,
-    api_operations,
-    api_queued,
-    front,
-)
 from launcher.emulator.calls import Calls
 from launcher.emulator.client import make_state_dir
+from launcher.emulator.compute.firewalls import Firewalls
+from launcher.emulator.compute.instances import Instances
 from launcher.emulator.control import Control
-from launcher.emulator.firewalls import Firewalls
-from launcher.emulator.fleet import Fleet
-from launcher.emulator.init import become_subreaper
-from launcher.emulator.instances import Instances
+from launcher.emulator.http import front
 from launcher.emulator.ledger import Ledger
-from launcher.emulator.node import temp_folder
+from launcher.emulator.machine.init import become_subreaper
 from launcher.emulator.presence import Presence
-from launcher.emulator.projects import Projects
+from launcher.emulator.project.projects import Projects
 from launcher.emulator.rpc import Method, service
 from launcher.emulator.rules import Rule
+from launcher.emulator.tpu import api_alpha, api_catalog, api_nodes, api_operations, api_queued
+from launcher.emulator.tpu.fleet import Fleet
+from launcher.emulator.tpu.node import temp_folder
 from launcher.emulator.world import World
 from launcher.errors import ProvisioningError
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launcher.emulator.calls import Calls
-from launcher.emulator.firewalls import Firewalls
-from launcher.emulator.fleet import Fleet
-from launcher.emulator.instances import Instances
-from launcher.emulator.projects import Projects
+from launcher.emulator.compute.firewalls import Firewalls
+from launcher.emulator.compute.instances import Instances
+from launcher.emulator.project.projects import Projects
+from launcher.emulator.tpu.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True)

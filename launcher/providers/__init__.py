@@ -18,7 +18,7 @@ from launcher import raynode
 from launcher.providers.states import State
 
 if TYPE_CHECKING:
-    from launcher.requests import Request
+    from launcher.provisioning.requests import Request
     from launcher.spec import ProviderSpec
 
 

@@ -33,7 +33,7 @@ from launcher.providers.calls import (
 from launcher.providers.reasons import classify
 from launcher.providers.resources import from_node, from_queued_resource
 from launcher.providers.states import State
-from launcher.requests import (
+from launcher.provisioning.requests import (
     LABEL_ATTEMPT,
     LABEL_OWNER,
     LABEL_RUN,

@@ -18,7 +18,7 @@ from launcher.providers.calls import CALL_SECONDS, LOG_IN
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
-    from launcher.requests import Request
+    from launcher.provisioning.requests import Request
 
 GOOGLE = "https://tpu.googleapis.com"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"

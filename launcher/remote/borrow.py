@@ -15,11 +15,11 @@ from typing import Any
 
 from launcher import cluster, coordinator, raynode
 from launcher.accelerators import Accelerator
-from launcher.agent import Agent
 from launcher.errors import ClusterError, Reason, Refused
-from launcher.member import Place
+from launcher.hosts.agent import Agent
+from launcher.hosts.member import Place
 from launcher.plan import Choice
-from launcher.provision import Deadline, Joined
+from launcher.provisioning.provision import Deadline, Joined
 from launcher.session import Session
 
 SLICE, WORKER, POD = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"

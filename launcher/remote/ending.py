@@ -8,17 +8,18 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from launcher import registry, removal
+from launcher import registry
 from launcher.ending import Tell
 from launcher.errors import ClusterError
 from launcher.providers import KINDS, Pause
+from launcher.provisioning import removal
+from launcher.provisioning.requests import Identity
 from launcher.record import Progress
 from launcher.remote import package, sites
 from launcher.remote.follow import End, Follower, Lost
 from launcher.remote.jobs import Jobs
 from launcher.remote.package import Job
 from launcher.remote.standing import Record, follower, provider_of, reached, vanished
-from launcher.requests import Identity
 from launcher.screen import Screen
 
 

@@ -21,11 +21,13 @@ import ray  # noqa: F401  makes psutil, which it brings, importable
 
 sys.path.append(str(Path.cwd() / "packages"))  # behind what is installed
 
-from launcher import archive, coordinator, ending, invocation, registry
+from launcher import coordinator, ending, invocation, registry
+from launcher.attempts.under_way import OnRecord
 from launcher.coordinator import Head
 from launcher.errors import LauncherError
+from launcher.hosts import archive
+from launcher.hosts.member import Member
 from launcher.interrupt import Interrupt
-from launcher.member import Member
 from launcher.plan import make_plan
 from launcher.record import RunFolder
 from launcher.remote import package
@@ -34,7 +36,6 @@ from launcher.remote.package import Job
 from launcher.screen import Screen
 from launcher.session import LazyProvider, Session
 from launcher.source import Manifest
-from launcher.under_way import OnRecord
 
 RUNS = "launcher-runs"
 CONSOLE = "coordinator.log"

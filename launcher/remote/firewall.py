@@ -14,8 +14,8 @@ from google.auth.exceptions import GoogleAuthError
 from launcher.errors import ProvisioningError
 from launcher.providers import Pause
 from launcher.providers.calls import CALL_SECONDS, LOG_IN, read_if_there
+from launcher.provisioning.requests import TAG
 from launcher.remote.operations import await_operation
-from launcher.requests import TAG
 from launcher.spec import Machine
 
 # https://cloud.google.com/iap/docs/using-tcp-forwarding#create-firewall-rule

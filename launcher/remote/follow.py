@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher import registry
 from launcher.errors import ClusterError, ConfigError
-from launcher.member import Member
+from launcher.hosts.member import Member
 from launcher.remote.frames import Decoder, Frame, Mirror, as_bytes
 from launcher.remote.jobs import Jobs, Pause, State
 from launcher.screen import Screen

@@ -8,14 +8,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from launcher import git, invocation, registry, removal, slices, source
-from launcher.budget import Budget
+from launcher import git, invocation, registry, source
+from launcher.attempts.budget import Budget
 from launcher.errors import ClusterError, ConfigError, Interrupted, PreemptionBudgetSpent
 from launcher.interrupt import Interrupt, interruptible
-from launcher.outcome import Outcome
+from launcher.judging.outcome import Outcome
+from launcher.judging.verdict import Verdict
 from launcher.plan import Plan
 from launcher.providers import KINDS, Pause
 from launcher.providers.states import State
+from launcher.provisioning import removal, slices
+from launcher.provisioning.requests import Identity
 from launcher.record import Progress, last_step, runs_folder
 from launcher.remote import package, sites
 from launcher.remote.ending import delete_from_here, end
@@ -30,12 +33,10 @@ from launcher.remote.standing import (
     settle,
     vanished,
 )
-from launcher.requests import Identity
 from launcher.screen import Screen
 from launcher.session import Session
 from launcher.source import Manifest
 from launcher.spec import Spec
-from launcher.verdict import Verdict
 
 GROWING = ("events.jsonl", "metrics.jsonl")  # files that all attempts of a run share
 AWAY_SECONDS = 60.0  # how long a coordinator that is followed may not answer

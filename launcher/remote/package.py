@@ -21,13 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from launcher import archive, removal
 from launcher.codec import from_json, to_json
 from launcher.errors import ClusterError
+from launcher.hosts import archive
 from launcher.providers import Pause
+from launcher.provisioning import removal
+from launcher.provisioning.requests import Identity
 from launcher.record import Progress
 from launcher.remote.jobs import Jobs
-from launcher.requests import Identity
 from launcher.source import FileEntry, Manifest
 from launcher.spec import Spec
 

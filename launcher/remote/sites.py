@@ -13,14 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from launcher import registry, slices
+from launcher import registry
 from launcher.errors import ClusterError, ConfigError
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
+from launcher.provisioning import slices
+from launcher.provisioning.slices import provider_of
 from launcher.remote import tunnel
 from launcher.remote.jobs import Dashboard, Jobs
 from launcher.session import Session
-from launcher.slices import provider_of
 from launcher.spec import Spec
 
 HEAD_SECONDS = 900.0  # a fresh VM installs Python and Ray

@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Any
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 
-from launcher import prices, registry
+from launcher import registry
 from launcher.config.values import as_name
 from launcher.errors import ConfigError, ProvisioningError
 from launcher.invocation import owner
 from launcher.providers import KINDS, Pause
 from launcher.providers.calls import CALL_SECONDS, LOG_IN, read, read_if_there
+from launcher.provisioning import prices
+from launcher.provisioning.requests import CLOUD_PLATFORM, LABEL_MACHINE, LABEL_OWNER, TAG
 from launcher.remote import firewall
 from launcher.remote.operations import await_operation
-from launcher.requests import CLOUD_PLATFORM, LABEL_MACHINE, LABEL_OWNER, TAG
 from launcher.spec import ProviderSpec, Spec
 from launcher.startup import VM, startup_script
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import report
 from launcher.registry import json_text, write_whole
+from launcher.reports import page as report
 from launcher.screen import Screen
 from launcher.spec import Sweep
 from launcher.sweep import scores, table

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from launcher import coordinator, registry
+from launcher.attempts.supervise import HEAD_LOOK_SECONDS
 from launcher.errors import ConfigError, PreemptionBudgetSpent, SliceLost
-from launcher.holding import Holding
 from launcher.interrupt import Together
-from launcher.provision import Deadline, Joined
+from launcher.provisioning.holding import Holding
+from launcher.provisioning.provision import Deadline, Joined
 from launcher.session import Session
-from launcher.supervise import HEAD_LOOK_SECONDS
 from launcher.sweep import layout
 from launcher.sweep.desk import Desk, Stopped
 from launcher.sweep.place import Place, end_others

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from launcher import chips
 from launcher.accelerators import Accelerator
 from launcher.errors import ConfigError, Problem
-from launcher.member import Place
+from launcher.hosts.member import Place
 from launcher.plan import Choice, Process, plan_processes
-from launcher.requests import Request
+from launcher.provisioning.requests import Request
+from launcher.ranks import chips
 from launcher.spec import Offer, Spec
 
 KEY = "sweep.per_trial"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import registry
-from launcher.report_html import HEIGHT, LINES, MARGIN, WIDTH, document, table_of
+from launcher.reports.html import HEIGHT, LINES, MARGIN, WIDTH, document, table_of
 from launcher.sweep import folder as folders
 from launcher.sweep import table
 from launcher.sweep.scores import Goal

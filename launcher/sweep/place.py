@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from launcher import cluster
 from launcher.coordinator import Head
-from launcher.member import Place as HostPlace
-from launcher.outcome import Repair
-from launcher.provision import Joined
+from launcher.hosts.member import Place as HostPlace
+from launcher.judging.outcome import Repair
+from launcher.judging.verdict import Verdict
+from launcher.provisioning.provision import Joined
 from launcher.spec import Spec
 from launcher.sweep.desk import Stopped
 from launcher.sweep.layout import Part, choice_of
-from launcher.verdict import Verdict
 
 OPEN_SECONDS = 120.0  # for the agents of a part to start, on a host that is busy
 

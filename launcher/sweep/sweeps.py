@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launcher import extras, invocation, registry, slices
+from launcher import extras, invocation, registry
+from launcher.attempts.packed import Snapshot
 from launcher.errors import ConfigError, Interrupted, LauncherError, Problem, Superseded
-from launcher.packed import Snapshot
 from launcher.providers import KINDS
-from launcher.requests import Identity
+from launcher.provisioning import slices
+from launcher.provisioning.requests import Identity
 from launcher.session import Session
 from launcher.source import Manifest
 from launcher.spec import Spec

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from launcher.report import duration
+from launcher.reports.page import duration
 from launcher.sweep import scores
 from launcher.sweep.scores import Goal
 

@@ -12,17 +12,19 @@ from typing import Any
 
 import yaml
 
-from launcher import coordinator, registry, supervise
-from launcher.account import FILE as ACCOUNT
-from launcher.account import Account, open_account
+from launcher import coordinator, registry
+from launcher.attempts import supervise
+from launcher.attempts.account import FILE as ACCOUNT
+from launcher.attempts.account import Account, open_account
+from launcher.attempts.packed import Code
+from launcher.attempts.result import summarise
 from launcher.errors import Interrupted, LauncherError, Superseded
+from launcher.hosts.member import Member
 from launcher.interrupt import Together
-from launcher.member import Member
-from launcher.outcome import Outcome
-from launcher.packed import Code
+from launcher.judging.outcome import Outcome
+from launcher.judging.verdict import Verdict
 from launcher.plan import Plan
 from launcher.record import RunFolder
-from launcher.result import summarise
 from launcher.screen import Screen
 from launcher.session import Session
 from launcher.sweep.checkpoints import take_over
@@ -31,7 +33,6 @@ from launcher.sweep.entries import ATTEMPT, STANDING, Entry, Status, plain
 from launcher.sweep.place import Hold, Place
 from launcher.sweep.protocol import Exploit
 from launcher.sweep.trials import Trial
-from launcher.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

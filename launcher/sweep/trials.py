@@ -17,7 +17,7 @@ from launcher.config.composition import Known
 from launcher.config.values import NAME_LENGTH, as_name, is_name
 from launcher.errors import ConfigError, Problem
 from launcher.plan import Plan, make_plan
-from launcher.requests import Identity
+from launcher.provisioning.requests import Identity
 from launcher.spec import Spec
 from launcher.sweep import identity
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from launcher import policies, service_account
 from launcher.doctor.context import Cloud, bucket_of
 from launcher.errors import ConfigError, Problem
+from launcher.iam import policies, service_account
+from launcher.iam.service_account import Grant
 from launcher.providers.services import Services, open_services
-from launcher.service_account import Grant
 from launcher.verbs import Arguments
 from launcher.verbs.loading import load
 

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from launcher import prices, registry, removal
+from launcher import registry
 from launcher.accelerators import all_types, lookup
 from launcher.ending import remove
 from launcher.interrupt import interruptible
 from launcher.invocation import owner
 from launcher.providers import KINDS, Listing, Pause, Provider, Resource, find_provider
 from launcher.providers.states import State
-from launcher.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, NODES
+from launcher.provisioning import prices, removal
+from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, NODES
 from launcher.spec import ProviderSpec
 from launcher.verbs import Arguments
 from launcher.verbs.down import each

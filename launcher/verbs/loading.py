@@ -9,7 +9,7 @@ from launcher import registry
 from launcher.invocation import owner
 from launcher.plan import Plan, make_plan
 from launcher.providers import KINDS
-from launcher.requests import Identity
+from launcher.provisioning.requests import Identity
 from launcher.spec import Spec
 from launcher.verbs import Arguments
 

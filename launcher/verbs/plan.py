@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from launcher import prices, registry
+from launcher import registry
 from launcher.config.values import seconds
 from launcher.errors import ConfigError, Problem
 from launcher.invocation import headline, owner
 from launcher.plan import Choice, Plan
 from launcher.providers import KINDS
-from launcher.requests import Request
+from launcher.provisioning import prices
+from launcher.provisioning.requests import Request
 from launcher.spec import Offer, Spec
 from launcher.verbs import Arguments
 from launcher.verbs.loading import load, scan

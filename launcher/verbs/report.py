@@ -31,7 +31,8 @@ def report(arguments: Arguments) -> int:
 
 def of_run(name: str, trial: Sequence[str]) -> tuple[str, str]:
     """Of a run, of a sweep, or of one trial of it."""
-    from launcher import report, report_html
+    from launcher.reports import html as report_html
+    from launcher.reports import page as report
     from launcher.sweep import folder as folders
     from launcher.sweep import page as sweep_page
 
@@ -45,8 +46,8 @@ def of_run(name: str, trial: Sequence[str]) -> tuple[str, str]:
 
 
 def of_rehearsal(name: str, found: dict[str, object]) -> tuple[str, str]:
-    from launcher import report_html
     from launcher.rehearsal import table
+    from launcher.reports import html as report_html
 
     rows = found["scenarios"]
     assert isinstance(rows, list)

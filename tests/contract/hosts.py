@@ -14,15 +14,15 @@ from typing import Any
 
 import psutil
 
-from launcher.descendants import has_ended
-from launcher.evidence import Hang, Notice
-from launcher.gang import Gang
-from launcher.member import Ending, Member
+from launcher.attempts.gang import Gang
+from launcher.hosts.descendants import has_ended
+from launcher.hosts.member import Ending, Member
+from launcher.judging.evidence import Hang, Notice
 
 AGENT = """
 import json, sys
 from launcher import host_processes
-from launcher.agent import Agent
+from launcher.hosts.agent import Agent
 host_processes.PATIENCE_SECONDS[True] = 60.0
 agent = Agent()
 for line in sys.stdin:

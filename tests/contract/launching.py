@@ -26,13 +26,14 @@ import launcher.providers.local
 import launcher.providers.rest
 import launcher.verbs.down
 import launcher.verbs.gc
-from launcher import chain, cluster, coordinator, invocation, provision, removal
+from launcher import cluster, coordinator, invocation
 from launcher.__main__ import dispatch
 from launcher.compose import compose
 from launcher.emulator import client as emulator
 from launcher.errors import ClusterError, ConfigError, Superseded
 from launcher.interrupt import Interrupt
 from launcher.providers import calls
+from launcher.provisioning import chain, provision, removal
 from launcher.verbs import exit_code, loading, take_apart
 
 SPEED = 10.0

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import fanout, link
+from launcher.attempts import fanout
+from launcher.attempts.links import read_frame
 from launcher.errors import Superseded
-from launcher.journal import LINE_BYTES, Lines
-from launcher.links import read_frame
-from launcher.member import Ending, Member
+from launcher.hosts import link
+from launcher.hosts.journal import LINE_BYTES, Lines
+from launcher.hosts.member import Ending, Member
 from tests.contract.hosts import PLACES, SLEEP, Feed, Hosts, codes, python, wait_until
 
 ONE, TWO = (Member(*place) for place in PLACES)

@@ -16,9 +16,9 @@ from launcher.emulator import client as emulator
 from launcher.errors import ConfigError, ProvisioningError
 from launcher.invocation import owner
 from launcher.providers.compute import firewalls_client, instances_client
+from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, TAG
 from launcher.remote import vm
 from launcher.remote.vm import Vm
-from launcher.requests import LABEL_MACHINE, LABEL_OWNER, TAG
 from launcher.spec import Spec
 
 OWNER = owner()

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from google.api_core import exceptions
 
-from launcher import policies, service_account
 from launcher.__main__ import main
 from launcher.compose import compose
 from launcher.doctor import network, offers, permissions, project, quota, storage
@@ -24,10 +23,11 @@ from launcher.doctor.findings import Finding, Outcome, Skip
 from launcher.emulator import client as emulator
 from launcher.emulator.faults import FAULTS, Target
 from launcher.errors import ProvisioningError
+from launcher.iam import policies, service_account
 from launcher.plan import make_plan
 from launcher.providers.rest import anonymous_session
 from launcher.providers.services import IAM, STORAGE, Services
-from launcher.requests import Identity
+from launcher.provisioning.requests import Identity
 
 
 class Desk:

@@ -29,7 +29,7 @@ from google.cloud.compute_v1.services.zone_operations.transports import ZoneOper
 from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
 from launcher.emulator import client
-from launcher.emulator.node import temp_folder
+from launcher.emulator.tpu.node import temp_folder
 from launcher.errors import ConfigError
 from launcher.providers.compute import firewalls_client, instances_client
 from tests.contract.test_emulator import fetch, processes, wait_for

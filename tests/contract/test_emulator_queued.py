@@ -26,7 +26,7 @@ from google.rpc import error_details_pb2
 from google.type import interval_pb2
 
 from launcher.emulator import client
-from launcher.emulator.guest import project_number
+from launcher.emulator.machine.guest import project_number
 from launcher.errors import ConfigError
 from tests.contract.test_emulator import ZONE, Cloud, ended, processes, wait_for
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.evidence import Evidence
-from launcher.member import Member
-from launcher.outcome import Outcome
-from launcher.recorder import Recorder
-from launcher.verdict import judge
+from launcher.hosts.member import Member
+from launcher.hosts.recorder import Recorder
+from launcher.judging.evidence import Evidence
+from launcher.judging.outcome import Outcome
+from launcher.judging.verdict import judge
 from tests.contract.hosts import SLEEP, WAIT, Hosts, python, wait_until
 
 ROOM = 2**16  # bytes of a file; beyond, a write fails as on a full disk

@@ -16,12 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher import cluster, fanout, member
-from launcher.agent import clean_environment
-from launcher.descendants import has_ended
-from launcher.gang import Gang
-from launcher.member import Member
-from launcher.signatures import find
+from launcher import cluster
+from launcher.attempts import fanout
+from launcher.attempts.gang import Gang
+from launcher.hosts import member
+from launcher.hosts.agent import clean_environment
+from launcher.hosts.descendants import has_ended
+from launcher.hosts.member import Member
+from launcher.judging.signatures import find
 from tests.contract.hosts import (
     PATIENCE,
     PLACES,

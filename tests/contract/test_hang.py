@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.member import Member
+from launcher.hosts.member import Member
 from tests.contract.hosts import PATIENCE, SLEEP, WAIT, Hosts, python
 
 STUCK = """

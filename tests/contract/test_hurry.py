@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.member import Member
+from launcher.hosts.member import Member
 from tests.contract.hosts import SLEEP, Hosts, codes, python
 
 FAIL = python("raise SystemExit(7)")

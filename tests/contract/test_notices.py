@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.evidence import Told
+from launcher.judging.evidence import Told
 from tests.contract.hosts import (
     ADDRESS,
     NOWHERE,

@@ -20,7 +20,7 @@ from launcher.emulator import client as emulator
 from launcher.errors import ProvisioningError, Reason, Refused
 from launcher.providers import Deadlines, Provider, Resource, open_provider
 from launcher.providers.states import State
-from launcher.requests import Request
+from launcher.provisioning.requests import Request
 from launcher.spec import ProviderSpec
 
 PROJECT = os.environ.get("LAUNCHER_TEST_PROJECT")

@@ -32,8 +32,8 @@ SUPERVISOR = """
 import json, os, ray, sys
 from pathlib import Path
 from launcher import cluster, fanout
-from launcher.agent import Agent
-from launcher.member import Member
+from launcher.hosts.agent import Agent
+from launcher.hosts.member import Member
 from launcher.plan import Process
 
 address, verb, log = sys.argv[1:]

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.accelerators import all_types
-from launcher.capacity import CAPACITIES
 from launcher.compose import compose
 from launcher.plan import Choice, make_plan
-from launcher.requests import Identity
+from launcher.provisioning.capacity import CAPACITIES
+from launcher.provisioning.requests import Identity
 
 FILE = Path(__file__).with_name("data") / "requests.json"
 SCRIPT = "(the startup script, which has a golden file of its own)"

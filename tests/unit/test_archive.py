@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import archive
-from launcher.archive import ArchiveError, digest, pack, unpack
+from launcher.hosts import archive
+from launcher.hosts.archive import ArchiveError, digest, pack, unpack
 from launcher.source import scan
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import tenacity
 
-from launcher.budget import Budget, SinceProgress
-from launcher.outcome import Outcome
+from launcher.attempts.budget import Budget, SinceProgress
+from launcher.judging.outcome import Outcome
+from launcher.judging.verdict import Verdict
 from launcher.spec import Retry
-from launcher.verdict import Verdict
 
 RETRY = Retry(
     max_preemptions=2,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from launcher.accelerators import lookup
-from launcher.chain import REMEMBER_SECONDS, Chain, Memory
 from launcher.errors import ProvisioningError, Reason, Refused
 from launcher.plan import Choice
-from launcher.requests import Request
+from launcher.provisioning.chain import REMEMBER_SECONDS, Chain, Memory
+from launcher.provisioning.requests import Request
 from launcher.spec import Offer
 
 

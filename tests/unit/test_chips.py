@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from launcher import accelerators, chips
+from launcher import accelerators
+from launcher.ranks import chips
 
 NO_TORCH = importlib.util.find_spec("torch_xla") is None
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,9 @@ from referencing.jsonschema import DRAFT7
 
 from launcher import spec
 from launcher.accelerators import all_types
-from launcher.capacity import CAPACITIES, CURRENT
 from launcher.compose import CONF, SCHEMAS, WORKLOADS, compose
 from launcher.config.schema import known_keys, load_schemas
+from launcher.provisioning.capacity import CAPACITIES, CURRENT
 
 FILES = sorted(CONF.rglob("*.yaml"))
 NAMES = [str(file.relative_to(CONF)) for file in FILES]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.capacity import CAPACITIES
 from launcher.compose import CONF, compose
 from launcher.config.overrides import check_points
 from launcher.errors import Reason
-from launcher.outcome import POLICIES as VERDICTS
+from launcher.judging.outcome import POLICIES as VERDICTS
 from launcher.plan import plan_processes
 from launcher.providers.reasons import POLICIES
-from launcher.rendezvous import Meeting, ports_of_host
+from launcher.provisioning.capacity import CAPACITIES
+from launcher.ranks.rendezvous import Meeting, ports_of_host
 from launcher.verbs import VERBS, Takes, take_apart
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import policies, raynode, registry
+from launcher import raynode, registry
 from launcher.accelerators import lookup
 from launcher.compose import compose
 from launcher.doctor import machine, network, packages, project, quota
@@ -42,11 +42,12 @@ from launcher.doctor.examine import examine, exit_code
 from launcher.doctor.findings import Finding, Outcome, Skip, by_place, ok, problem, warning
 from launcher.doctor.storage import is_near
 from launcher.errors import ConfigError
+from launcher.iam import policies
+from launcher.iam.service_account import email_of
 from launcher.plan import make_plan
 from launcher.providers.rest import anonymous_session, error_of
 from launcher.providers.services import Services
-from launcher.requests import Identity
-from launcher.service_account import email_of
+from launcher.provisioning.requests import Identity
 from launcher.spec import Offer
 
 NOWHERE = Context(Path("/"), "me", None, ConfigError("wrong"))

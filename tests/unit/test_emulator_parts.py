@@ -22,18 +22,19 @@ from jsonschema import Draft7Validator
 from referencing import Registry, Resource
 
 from launcher.accelerators import all_types, lookup
-from launcher.emulator import faults, guest, init
-from launcher.emulator.api_errors import ApiError, injected
+from launcher.emulator import faults
 from launcher.emulator.client import default_state_dir
 from launcher.emulator.faults import CODES, FAULTS
 from launcher.emulator.ledger import GONE, Ledger
-from launcher.emulator.metadata import MetadataServer, claim_addresses, etag
-from launcher.emulator.names import Place, page, split
-from launcher.emulator.node import LONGEST_BELOW, SOCKET_BYTES, temp_folder
+from launcher.emulator.machine import guest, init
+from launcher.emulator.machine.metadata import MetadataServer, claim_addresses, etag
 from launcher.emulator.presence import LINGER, Presence
 from launcher.emulator.rule_schema import rule_schema
 from launcher.emulator.rules import Rules, check_rule, load, parse, parse_for
-from launcher.emulator.wire import v2
+from launcher.emulator.tpu.errors import ApiError, injected
+from launcher.emulator.tpu.names import Place, page, split
+from launcher.emulator.tpu.node import LONGEST_BELOW, SOCKET_BYTES, temp_folder
+from launcher.emulator.tpu.wire import v2
 from launcher.errors import ConfigError
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"

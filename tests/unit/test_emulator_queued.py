@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.accelerators import lookup
-from launcher.emulator import alpha
-from launcher.emulator.api_errors import ApiError
-from launcher.emulator.guest import project_number
 from launcher.emulator.ledger import GONE, Ledger
-from launcher.emulator.names import Place
-from launcher.emulator.queued import Window, plan, run_seconds, window
-from launcher.emulator.quota import MINUTE, Quota, metric
+from launcher.emulator.machine.guest import project_number
 from launcher.emulator.rules import Rules, parse, parse_for
-from launcher.emulator.wire import NO_EXTRAS, v2
+from launcher.emulator.tpu import alpha
+from launcher.emulator.tpu.errors import ApiError
+from launcher.emulator.tpu.names import Place
+from launcher.emulator.tpu.queued import Window, plan, run_seconds, window
+from launcher.emulator.tpu.quota import MINUTE, Quota, metric
+from launcher.emulator.tpu.wire import NO_EXTRAS, v2
 
 PLACE = Place("p", "us-east5-a")
 NOW = 1_800_000_000.0

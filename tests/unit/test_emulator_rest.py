@@ -12,24 +12,24 @@ from grpc import StatusCode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.emulator.api_errors import ApiError
 from launcher.emulator.calls import Calls
-from launcher.emulator.compute_lists import MOST, listing
-from launcher.emulator.compute_names import compute_zones
+from launcher.emulator.compute.firewalls import Firewalls
+from launcher.emulator.compute.instances import Instances
+from launcher.emulator.compute.lists import MOST, listing
+from launcher.emulator.compute.machine_types import MACHINE_TYPES
+from launcher.emulator.compute.names import compute_zones
 from launcher.emulator.faults import FAULTS, Target
-from launcher.emulator.firewalls import Firewalls
-from launcher.emulator.fleet import Fleet
-from launcher.emulator.guest import project_number
-from launcher.emulator.http_status import COMPUTE_API, HTTP
-from launcher.emulator.instances import Instances
+from launcher.emulator.http.routes import Call, Query, Route, Router, error_body
+from launcher.emulator.http.services import SERVICES
+from launcher.emulator.http.status import COMPUTE_API, HTTP
 from launcher.emulator.ledger import Ledger
-from launcher.emulator.machine_types import MACHINE_TYPES
-from launcher.emulator.names import zones
+from launcher.emulator.machine.guest import project_number
 from launcher.emulator.presence import Presence
-from launcher.emulator.projects import Projects
-from launcher.emulator.rest import Call, Query, Route, Router, error_body
+from launcher.emulator.project.projects import Projects
 from launcher.emulator.rules import parse, parse_for
-from launcher.emulator.services import SERVICES
+from launcher.emulator.tpu.errors import ApiError
+from launcher.emulator.tpu.fleet import Fleet
+from launcher.emulator.tpu.names import zones
 from launcher.emulator.world import World
 
 

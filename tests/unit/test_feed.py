@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from launcher.account import FILE, Account
-from launcher.budget import Budget
-from launcher.feed import Feed
-from launcher.member import Member
+from launcher.attempts.account import FILE, Account
+from launcher.attempts.budget import Budget
+from launcher.attempts.feed import Feed
+from launcher.attempts.timeline import Timeline
+from launcher.hosts.member import Member
 from launcher.record import RunFolder
 from launcher.screen import Screen
-from launcher.timeline import Timeline
 
 RANK_0 = Member(0, 0)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from launcher.account import Account
-from launcher.budget import Budget
+from launcher.attempts.account import Account
+from launcher.attempts.budget import Budget
 from launcher.codec import from_json, to_json
-from launcher.evidence import Earlier, Evidence, Notice, Told
-from launcher.member import Ending, Member, describe
-from launcher.outcome import Outcome
-from launcher.verdict import Verdict, judge
+from launcher.hosts.member import Ending, Member, describe
+from launcher.judging.evidence import Earlier, Evidence, Notice, Told
+from launcher.judging.outcome import Outcome
+from launcher.judging.verdict import Verdict, judge
 from tests.unit.test_budget import RETRY
 
 WINDOW = 60.0  # by how much news of a loss may be late

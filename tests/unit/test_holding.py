@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from launcher import provision
-from launcher.chain import REMEMBER_SECONDS, Memory
 from launcher.compose import compose
 from launcher.coordinator import Head
 from launcher.errors import ProvisioningError
-from launcher.holding import Holding
-from launcher.outcome import Outcome
+from launcher.judging.outcome import Outcome
+from launcher.judging.verdict import Verdict
 from launcher.plan import Choice, make_plan
-from launcher.prices import Bill
-from launcher.provision import Joined
-from launcher.requests import Identity
-from launcher.verdict import Verdict
+from launcher.provisioning import provision
+from launcher.provisioning.chain import REMEMBER_SECONDS, Memory
+from launcher.provisioning.holding import Holding
+from launcher.provisioning.prices import Bill
+from launcher.provisioning.provision import Joined
+from launcher.provisioning.requests import Identity
 
 HOUR = 3600.0
 FAILED = Verdict(Outcome.WORKLOAD_FAILED, "failed", slices=())
@@ -131,7 +131,7 @@ def test_slices_are_let_go_of_though_a_probe_cannot_be_ended(
             raise ProvisioningError("the record cannot be written")
 
     monkeypatch.setattr(provision, "acquired", acquired)
-    monkeypatch.setattr("launcher.holding.probe_for", lambda *_: Stuck())
+    monkeypatch.setattr("launcher.provisioning.holding.probe_for", lambda *_: Stuck())
     session: Any = SimpleNamespace(spec=SimpleNamespace(keep=False))
     with pytest.raises(ProvisioningError), Holding(session) as holding:
         holding.ready()

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from launcher import inquiry
-from launcher.account import Account
-from launcher.budget import Budget
-from launcher.evidence import Evidence
-from launcher.gang import Gang, Report
-from launcher.member import Ending, Member
-from launcher.outcome import Outcome
-from launcher.verdict import judge
+from launcher.attempts import inquiry
+from launcher.attempts.account import Account
+from launcher.attempts.budget import Budget
+from launcher.attempts.gang import Gang, Report
+from launcher.hosts.member import Ending, Member
+from launcher.judging.evidence import Evidence
+from launcher.judging.outcome import Outcome
+from launcher.judging.verdict import judge
 from tests.unit.test_budget import RETRY
 
 GONE = "the Ray head at 127.0.0.1:20 is gone"

@@ -13,17 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import elastic, megascale, slices, tpu_env
 from launcher.accelerators import lookup
 from launcher.cluster import Host
 from launcher.compose import WORKLOADS, compose
-from launcher.emulator import guest
-from launcher.emulator.wire import v2
+from launcher.emulator.machine import guest
+from launcher.emulator.tpu.wire import v2
 from launcher.errors import ConfigError
-from launcher.member import Place
+from launcher.hosts import tpu_env
+from launcher.hosts.member import Place
 from launcher.plan import Plan, make_plan, part_of
-from launcher.requests import Identity
-from launcher.slices import node_names, offer_of, provider_of, recorded_choice
+from launcher.provisioning import elastic, slices
+from launcher.provisioning.requests import Identity
+from launcher.provisioning.slices import node_names, offer_of, provider_of, recorded_choice
+from launcher.ranks import megascale
 from launcher.spec import Spec
 
 sys.path.insert(0, str(WORKLOADS))

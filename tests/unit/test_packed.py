@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.archive import unpack
+from launcher.attempts.packed import AsItIs
 from launcher.errors import ConfigError
-from launcher.packed import AsItIs
+from launcher.hosts.archive import unpack
 from launcher.source import scan
 
 

@@ -11,7 +11,7 @@ import pytest
 from launcher import accelerators
 from launcher.compose import compose
 from launcher.plan import Plan, make_plan
-from launcher.requests import AT_RUN_TIME, Identity
+from launcher.provisioning.requests import AT_RUN_TIME, Identity
 from launcher.startup import RAYNODE, exact_version, host_config, package_name, startup_script
 
 

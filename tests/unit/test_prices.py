@@ -6,10 +6,10 @@ import csv
 
 import pytest
 
-from launcher import prices
 from launcher.accelerators import all_types, lookup
-from launcher.capacity import CAPACITIES
-from launcher.prices import PRICES, cost_per_hour, describe, machine_price
+from launcher.provisioning import prices
+from launcher.provisioning.capacity import CAPACITIES
+from launcher.provisioning.prices import PRICES, cost_per_hour, describe, machine_price
 
 
 @pytest.mark.parametrize(

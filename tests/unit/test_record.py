@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from launcher import report
-from launcher.member import Member
+from launcher.hosts.member import Member
 from launcher.record import Progress, RunFolder, last_step, progress, read_lines
+from launcher.reports import page as report
 from launcher.verbs.status import state_of
 
 ROWS = {

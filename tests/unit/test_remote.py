@@ -33,7 +33,8 @@ from launcher.errors import (
     PreemptionBudgetSpent,
     ProvisioningError,
 )
-from launcher.member import Member
+from launcher.hosts.member import Member
+from launcher.provisioning.requests import Identity
 from launcher.record import Progress, RunFolder, last_step
 from launcher.remote import borrow, launch, package, tunnel
 from launcher.remote.follow import Lost, member_of
@@ -42,7 +43,6 @@ from launcher.remote.jobs import Dashboard, Jobs
 from launcher.remote.operations import await_operation
 from launcher.remote.package import Job
 from launcher.remote.vm import Vm
-from launcher.requests import Identity
 from launcher.spec import Offer, Spec
 from launcher.verbs import gc
 

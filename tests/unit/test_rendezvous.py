@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import accelerators, megascale
+from launcher import accelerators
 from launcher.compose import compose
-from launcher.member import Place
+from launcher.hosts.member import Place
 from launcher.plan import Process, plan_processes
-from launcher.rendezvous import Meeting, ports_of_host
+from launcher.ranks import megascale
+from launcher.ranks.rendezvous import Meeting, ports_of_host
 
 SMALL = [name for name in accelerators.all_types() if accelerators.lookup(name).hosts <= 64]
 

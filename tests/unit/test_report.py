@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from launcher import report, report_html
 from launcher.errors import ConfigError
+from launcher.reports import html as report_html
+from launcher.reports import page as report
 from launcher.verbs import Arguments
 from launcher.verbs import report as verb
 

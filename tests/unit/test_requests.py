@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.accelerators import all_types
-from launcher.capacity import CAPACITIES
 from launcher.plan import Choice
-from launcher.requests import Request, dated, duration
+from launcher.provisioning.capacity import CAPACITIES
+from launcher.provisioning.requests import Request, dated, duration
 from tests.unit import golden
 
 SAMPLE = ("v2-8", "v3-32", "v4-16", "v5litepod-1", "v5p-128", "v6e-256")

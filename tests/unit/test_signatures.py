@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.signatures import MEANINGS, TABLE, TEXT_CHARS, Kind, find, last_words
+from launcher.judging.signatures import MEANINGS, TABLE, TEXT_CHARS, Kind, find, last_words
 
 TAILS = Path(__file__).parent / "data" / "tails"
 # name, kind, a part of the text

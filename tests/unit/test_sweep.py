@@ -22,7 +22,7 @@ from launcher.accelerators import lookup
 from launcher.compose import compose
 from launcher.errors import ClusterError, ConfigError
 from launcher.plan import make_plan
-from launcher.requests import Identity
+from launcher.provisioning.requests import Identity
 from launcher.spec import Spec
 from launcher.sweep import checkpoints, identity, layout, page, scores, table, trials
 from launcher.sweep.board import Board, SweepScreen, as_csv, document

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.timeline import PHASES, Timeline
+from launcher.attempts.timeline import PHASES, Timeline
 
 
 class Clock:

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from launcher.codec import from_json, to_json
 from launcher.errors import Reason
-from launcher.evidence import (
+from launcher.hosts.member import Ending, Member, describe, member_text
+from launcher.judging.evidence import (
     Cancelled,
     Earlier,
     Evidence,
@@ -32,9 +33,8 @@ from launcher.evidence import (
     Symptom,
     Told,
 )
-from launcher.member import Ending, Member, describe, member_text
-from launcher.outcome import POLICIES, Budget, Outcome, Repair
-from launcher.verdict import in_short, judge, record, replay
+from launcher.judging.outcome import POLICIES, Budget, Outcome, Repair
+from launcher.judging.verdict import in_short, judge, record, replay
 
 DATA = Path(__file__).parent / "data"
 CASES = sorted((DATA / "verdicts").glob("*.json"))

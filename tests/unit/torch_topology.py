@@ -16,10 +16,10 @@ from torch_xla._internal import tpu
 
 from launcher import accelerators
 from launcher.accelerators import Accelerator
-from launcher.chips import per_host
-from launcher.emulator import guest
-from launcher.emulator.metadata import PORT, MetadataServer, claim_addresses
-from launcher.emulator.wire import v2
+from launcher.emulator.machine import guest
+from launcher.emulator.machine.metadata import PORT, MetadataServer, claim_addresses
+from launcher.emulator.tpu.wire import v2
+from launcher.ranks.chips import per_host
 
 BASE_PORT = 8476  # of PyTorch/XLA
 

@@ -1,0 +1,1 @@
+"""Attempts of a run: started on all hosts, followed, charged, begun again."""

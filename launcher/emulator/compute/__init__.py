@@ -1,0 +1,1 @@
+"""Compute Engine, as far as a coordinator needs it: VMs and firewall rules."""

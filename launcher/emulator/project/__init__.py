@@ -1,0 +1,1 @@
+"""What surrounds machines in a project: accounts, roles, APIs, quotas, buckets."""

@@ -1,0 +1,1 @@
+"""The Cloud TPU API: nodes, queued resources, their operations, in v2 and v2alpha1."""

@@ -1,0 +1,1 @@
+"""What runs on a TPU VM: Ray ships these modules to every host by value."""

@@ -1,0 +1,1 @@
+"""Accounts and roles in a Google Cloud project."""

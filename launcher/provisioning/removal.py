@@ -1,0 +1,87 @@
+"""Takes away what a record names, and whatever else carries the run's labels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from launcher import coordinator, registry
+from launcher.errors import Interrupted, ProvisioningError
+from launcher.providers import Pause, Provider
+from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, QUEUED_RESOURCES
+
+DELETE_SECONDS = 600.0
+LOOK_SECONDS = 0.02
+SWEEPS = 3  # deletions by label before what keeps appearing is reported
+
+
+def take_down(
+    record: Mapping[str, Any], provider: Callable[[], Provider], pause: Pause = time.sleep
+) -> None:
+    """Remove all that a record names. The record is dropped only when everything is gone.
+
+    `pause` is called all the while, and may raise to end the wait.
+    Raises ProvisioningError if something could not be deleted; the record stays for the next try.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        asked = bool(record["resources"])
+        deleting = pool.submit(
+            lambda: delete_resources(record, provider(), pause) if asked else None
+        )
+        coordinator.release_head(record["head"], but_for=record["name"])
+        while not deleting.done():
+            pause(LOOK_SECONDS)
+    deleting.result()
+    registry.forget(record["name"])
+
+
+def delete_resources(
+    record: Mapping[str, Any], provider: Provider, pause: Pause = time.sleep
+) -> None:
+    """Delete what the record names, then what a look by label finds besides: a late grant."""
+    labels = labels_of(record)
+    delete_all(provider, record["resources"], labels, pause)
+    for _ in range(SWEEPS):
+        left = [resource.name for resource in provider.list(labels).resources]
+        if not left:
+            return
+        delete_all(provider, left, labels, pause)
+    raise ProvisioningError(f"{', '.join(left)} came back after being deleted")
+
+
+def labels_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """Only what this very run has made, and none of its namesakes on other machines."""
+    return {
+        LABEL_RUN: record["name"],
+        LABEL_OWNER: record["owner"],
+        LABEL_MACHINE: registry.machine_id(),
+    }
+
+
+def delete_all(
+    provider: Provider,
+    names: Iterable[str],
+    labels: Mapping[str, str],
+    pause: Pause = time.sleep,
+) -> None:
+    """Queued resources first, with their nodes; then the nodes that are none of theirs.
+
+    A name on record may have been taken by somebody else: what lacks the labels is left alone.
+    Raises ProvisioningError with every failure, after all have been tried.
+    """
+    by_kind = sorted(dict.fromkeys(names), key=lambda name: f"/{QUEUED_RESOURCES}/" not in name)
+    queued = [name for name in by_kind if f"/{QUEUED_RESOURCES}/" in name]
+    errors: list[BaseException] = []
+    for group in (queued, by_kind[len(queued) :]):
+        with ThreadPoolExecutor(8) as pool:
+            deletions = [
+                pool.submit(provider.delete, name, labels, DELETE_SECONDS, pause) for name in group
+            ]
+        errors += [error for deletion in deletions if (error := deletion.exception())]
+    for error in errors:
+        if isinstance(error, Interrupted):
+            raise error
+    if errors:
+        raise ProvisioningError("; ".join(dict.fromkeys(map(str, errors))))

@@ -1,0 +1,361 @@
+"""Slices on record: what is asked for is written down first, and given up as a whole.
+
+This is the part of acquiring that knows nothing of Ray. A record of a run names the offer that is
+being asked for and the full names of all that may come of it, so that after a death at any instant
+the same command, `down` or `gc` finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from launcher import registry
+from launcher.errors import ConfigError, ProvisioningError, Reason, Refused, SliceLost
+from launcher.judging.evidence import GONE
+from launcher.plan import Choice, part_of
+from launcher.providers import Deadlines, Pause
+from launcher.providers.states import NODE_STATES, State, meaning
+from launcher.provisioning import removal
+from launcher.provisioning.chain import Chain, Memory
+from launcher.provisioning.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request, dated
+from launcher.session import Session
+
+T = TypeVar("T")
+WAITED_FOR: Mapping[State, str] = {
+    State.WAITING: "waits for capacity (cluster.queue_timeout)",
+    State.PENDING: "comes up (cluster.provision_timeout)",
+}
+
+Creating = Sequence[Future[None]]
+"""The creations under way; each raises Refused if it comes to nothing."""
+Meanwhile = Callable[[Choice, str, Creating], T]
+"""What goes on while the slices are created, and ends when it has what it wants of them: it is
+given the choice, the incarnation that its hosts are labelled with, and the creations."""
+Fill = Callable[[dict[str, Any], str], None]
+"""Puts what is known only now, such as the token, into a node; it is given the incarnation."""
+
+
+def recorded_choice(session: Session, record: Mapping[str, Any]) -> Choice | None:
+    """The choice that a record was made for; None if none of them was asked for yet.
+
+    What is up under a name is adopted or removed only by a run that might have asked for the same.
+    """
+    name = session.spec.name
+    if record["provider"] != provider_of(session):
+        raise ConfigError(taken(name, f"from another provider ({record['provider']})"))
+    if record["offer"] is None:
+        return None
+    for choice in session.plan.choices:
+        if record["offer"] == offer_of(choice) and (found := same(session, choice, record)):
+            return found
+    offer = record["offer"]
+    what = f"{len(record['nodes'])} x {offer['accelerator_type']} {offer['capacity']}"
+    raise ConfigError(taken(name, f"as {what} in {offer['zone']}, not as what is asked for"))
+
+
+def same(session: Session, choice: Choice, record: Mapping[str, Any]) -> Choice | None:
+    """The choice, if its nodes are those on record, or a part of it that an elastic run has."""
+    names = node_names(choice)
+    if record["nodes"] == names:
+        return choice
+    mode = session.spec.mode
+    if not (mode.is_elastic and set(record["nodes"]) <= set(names)):
+        return None
+    nodes = [name.rpartition("/")[2] for name in record["nodes"]]
+    return part_of(session.spec, choice, nodes) if len(nodes) in mode.sizes else None
+
+
+def taken(name: str, how: str) -> str:
+    down = f"or `python -m launcher down {name}` first"
+    return f"{name} is up {how}: choose another name=, {down}"
+
+
+def intent(session: Session, head_id: str, stays: bool) -> dict[str, Any]:
+    """What is put on record before anything exists."""
+    return {
+        "name": session.spec.name,
+        "owner": session.owner,
+        "folder": str(session.folder.path),
+        "head": head_id,
+        "stays": stays,
+        "incarnations": {},  # of each node's hosts, by node id
+        "attempt": None,  # what runs on the hosts: its number and key
+        "offer": None,  # what is being asked for, and what comes of it
+        "nodes": [],
+        "resources": [],
+        "provider": provider_of(session),
+        "supervisor": registry.this_process(),
+        "created": time.time(),
+        "cost_per_hour_usd": None,
+    }
+
+
+def provider_of(session: Session) -> dict[str, Any]:
+    provider = session.spec.provider
+    return {
+        "kind": provider.kind,
+        "project": provider.project,
+        "options": {k: v for k, v in provider.options.items() if k != "rules"},
+    }
+
+
+def offer_of(choice: Choice) -> dict[str, str]:
+    offer = choice.offer
+    return {
+        "accelerator_type": offer.accelerator.accelerator_type,
+        "capacity": offer.capacity,
+        "zone": offer.zone,
+    }
+
+
+def node_names(choice: Choice) -> list[str]:
+    return [name for request in choice.requests for name in request.node_names]
+
+
+def acquire(session: Session, fill: Fill, meanwhile: Meanwhile[T]) -> T:
+    """What `meanwhile` makes of the first choice of the plan that can be had.
+
+    Raises Refused when none can be had in time.
+    """
+    chain = chain_of(session, session.plan.choices)
+    return chain.walk(lambda choice: take(session, choice, fill, meanwhile))
+
+
+def chain_of(session: Session, choices: Sequence[Choice]) -> Chain:
+    return Chain(
+        choices,
+        memory=Memory(),
+        queue_timeout=session.spec.cluster.queue_timeout,
+        pause=session.interrupt.pause,
+        tell=session.tell,
+    )
+
+
+def replace(
+    session: Session, choice: Choice, broken: Collection[int], fill: Fill, meanwhile: Meanwhile[T]
+) -> T:
+    """New slices in the place of the broken ones of a choice; the others stay as they are."""
+    give_up(session, choice, broken)
+    return chain_of(session, [choice]).walk(
+        lambda choice: take(session, choice, fill, meanwhile, broken)
+    )
+
+
+def take(
+    session: Session,
+    choice: Choice,
+    fill: Fill,
+    meanwhile: Meanwhile[T],
+    part: Collection[int] | None = None,
+) -> T:
+    """All slices of one choice, or a part of them, or Refused, and nothing of these is left.
+
+    Raises PartlyLost, and leaves those that came, when others went while they were made.
+    """
+    incarnation = secrets.token_hex(4)
+    wanted = requests_of(choice, part)
+    asked = [filled(request, session, incarnation, fill) for request in wanted]
+    numbers = range(len(choice.requests)) if part is None else sorted(part)
+    put_on_record(session, choice, wanted, incarnation)
+    abort = threading.Event()
+
+    def pause(seconds: float) -> None:
+        session.interrupt.check()
+        if abort.wait(seconds):
+            raise ProvisioningError("given up, since another part of the run failed")
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        creating = [pool.submit(create, session, choice, request, pause) for request in asked]
+        try:
+            return meanwhile(choice, incarnation, creating)
+        except Refused as refused:
+            made = dict(zip(numbers, creating, strict=True))
+            if lost := lost_among(session, choice, made) if is_lost(refused) else None:
+                raise PartlyLost(choice, incarnation, made.keys() - lost, lost) from refused
+            abort.set()
+            wait(creating)
+            give_up(session, choice, part)
+            raise explained(session, refused) from refused
+        finally:
+            abort.set()
+
+
+class PartlyLost(ProvisioningError):
+    """Some slices went while they were made; others, which are `kept`, came."""
+
+    def __init__(
+        self, choice: Choice, incarnation: str, kept: Collection[int], lost: Collection[int]
+    ) -> None:
+        self.choice, self.incarnation = choice, incarnation
+        self.kept, self.lost = frozenset(kept), frozenset(lost)
+        names = ", ".join(choice.nodes[index] for index in sorted(lost))
+        super().__init__(f"lost while the slices were made: {names}")
+
+
+def is_lost(error: BaseException | None) -> bool:
+    return isinstance(error, Refused) and error.reason is Reason.LOST
+
+
+def lost_among(
+    session: Session, choice: Choice, creating: Mapping[int, Future[None]]
+) -> frozenset[int]:
+    """Which slices went while they were made, once every creation has ended, by slice number.
+
+    None if all did, or if one failed otherwise: then nothing is worth keeping.
+    """
+    wait(creating.values())
+    errors = {index: error for index, one in creating.items() if (error := one.exception())}
+    if not all(map(is_lost, errors.values())):
+        return frozenset()
+    lost = errors.keys() | gone(session, choice, creating.keys() - errors.keys()).keys()
+    return frozenset(lost) if len(lost) < len(creating) else frozenset()
+
+
+def requests_of(choice: Choice, part: Collection[int] | None) -> list[Request]:
+    """Those of some slices; a queued resource is one request for all of them."""
+    return [r for i, r in enumerate(choice.requests) if part is None or i in part]
+
+
+def put_on_record(
+    session: Session, choice: Choice, wanted: Sequence[Request], incarnation: str
+) -> None:
+    names = [name for request in choice.requests for name in request.names]
+    record = registry.record(session.spec.name) or {}
+    others = record.get("incarnations", {}) if len(wanted) < len(choice.requests) else {}
+    mine = {node: incarnation for request in wanted for node in request.nodes}
+    registry.update(
+        session.spec.name,
+        incarnations={**others, **mine},
+        attempt=None,
+        offer=offer_of(choice),
+        nodes=node_names(choice),
+        resources=list(dict.fromkeys([*names, *record.get("resources", ())])),
+        cost_per_hour_usd=choice.cost_per_hour_usd,
+    )
+
+
+def add_to_record(session: Session, wanted: Sequence[Request], incarnation: str) -> None:
+    """What is asked for beside the slices that the run has."""
+    record = registry.record(session.spec.name) or {}
+    names = [name for request in wanted for name in request.names]
+    mine = {node: incarnation for request in wanted for node in request.nodes}
+    registry.update(
+        session.spec.name,
+        incarnations={**record.get("incarnations", {}), **mine},
+        resources=list(dict.fromkeys([*record.get("resources", ()), *names])),
+    )
+
+
+def filled(request: Request, session: Session, incarnation: str, fill: Fill) -> Request:
+    """The request with what is known only now."""
+
+    def change(node: dict[str, Any]) -> None:
+        node["labels"][LABEL_ATTEMPT] = f"{session.folder.attempt}-{incarnation}"
+        fill(node, incarnation)
+
+    return dated(request.with_node(change), datetime.now(UTC))
+
+
+def give_up(session: Session, choice: Choice, part: Collection[int] | None = None) -> None:
+    """Delete what was refused or lost, whole: a part of it would be billed, or granted late.
+
+    Raises Interrupted; what is left then is on record.
+    """
+    record = registry.record(session.spec.name)
+    assert record is not None  # written before the first call
+    if part is not None:
+        remove(session, requests_of(choice, part), session.interrupt.pause)
+        return
+    removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
+    registry.update(session.spec.name, offer=None, nodes=[], resources=[])
+
+
+def remove(session: Session, unwanted: Sequence[Request], pause: Pause = time.sleep) -> None:
+    """Delete what comes of these requests; the record names it until it is gone."""
+    delete(session, [name for request in unwanted for name in request.names], pause)
+
+
+def drop_others(session: Session, choice: Choice) -> None:
+    """Delete what is on record beside a choice: spare slices, and those of a probe."""
+    record = registry.record(session.spec.name)
+    mine = {name for request in choice.requests for name in request.names}
+    delete(session, [name for name in (record or {}).get("resources", ()) if name not in mine])
+
+
+def delete(session: Session, names: Sequence[str], pause: Pause = time.sleep) -> None:
+    record = registry.record(session.spec.name)
+    if record is None or not names:
+        return
+    labels = removal.labels_of(record)
+    removal.delete_all(session.provider.get(), names, labels, pause)
+    left = (registry.record(session.spec.name) or {}).get("resources", ())
+    registry.update(session.spec.name, resources=[name for name in left if name not in names])
+
+
+def explained(session: Session, refused: Refused) -> Refused:
+    """A quota error names what of ours holds quota for nothing."""
+    if refused.reason is not Reason.QUOTA:
+        return refused
+    labels = {LABEL_OWNER: session.owner, LABEL_MACHINE: registry.machine_id()}
+    try:
+        listing = session.provider.get().list(labels)
+    except ProvisioningError:
+        return refused  # the refusal is what matters
+    dead = [r for r in listing.resources if r.state is State.DEAD]
+    held = "".join(f"\n    {r.name} is {r.raw_state}, and still counts" for r in dead)
+    return Refused(Reason.QUOTA, f"{refused}{held}") if dead else refused
+
+
+def create(session: Session, choice: Choice, request: Request, pause: Pause) -> None:
+    provider = session.provider.get()
+    pause(0)
+    session.folder.event("provisioning", node=request.name, endpoint=provider.endpoint)
+    deadlines = Deadlines(queue_seconds(session), choice.provision_timeout)
+
+    def watch(word: str, state: State) -> None:
+        session.states[request.id] = state
+        if state in WAITED_FOR:
+            session.screen.wait(f"{request.id} {WAITED_FOR[state]}: {word}")
+
+    for node in provider.create(request, deadlines, pause, watch):
+        short = node.name.rpartition("/")[2]
+        session.tell("ready", f"{short} is READY on {provider.title}", node=node.name)
+
+
+def queue_seconds(session: Session) -> float:
+    """How long one queued choice may wait: all of a chain share the time there is for capacity."""
+    queued = sum(choice.requests[0].queued for choice in session.plan.choices)
+    return session.spec.cluster.queue_timeout / max(1, queued)
+
+
+def require_alive(session: Session, choice: Choice, new: Collection[int]) -> None:
+    """Raises SliceLost if the node of one of these slices, which was READY, is no more."""
+    for index, state in gone(session, choice, new).items():
+        raise SliceLost(f"{choice.nodes[index]} is {state} before its hosts have joined")
+
+
+def gone(session: Session, choice: Choice, part: Collection[int]) -> dict[int, str]:
+    """Those of these slices whose nodes are no more, and their states; not those in repair."""
+    lost = (State.DEAD, State.DELETING)
+    return {
+        index: word
+        for index, word in words(session, choice).items()
+        if index in part and (word == GONE or meaning(NODE_STATES, word) in lost)
+    }
+
+
+def words(session: Session, choice: Choice) -> dict[int, str]:
+    """The API's word for the state of each slice's node; none of those it cannot be asked after."""
+    found: dict[int, str] = {}
+    with contextlib.suppress(ProvisioningError):
+        for index, name in enumerate(node_names(choice)):
+            node = session.provider.get().get(name)
+            found[index] = node.raw_state if node else GONE
+    return found

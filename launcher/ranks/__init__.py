@@ -1,0 +1,1 @@
+"""How the processes of a run find their chips and each other: the variables for it."""
