@@ -8,8 +8,8 @@ LAUNCHER_VENV ?= .venv
 SEED := $(or $(SEED),$(shell date +%s))
 # What each needs beside the launcher, by extras of pyproject.toml, and how much that is in all.
 FOR := $(LAUNCHER_VENV)/.for-
-EXTRAS_demo := lm
-SIZE_demo := 90 packages, 1.2 GB: one to four minutes
+EXTRAS_demo := lm,digits,tune
+SIZE_demo := 110 packages, 1.4 GB: one to six minutes
 EXTRAS_check := dev
 SIZE_check := 117 packages, 1.4 GB: one to six minutes
 EXTRAS_test := dev,torch

@@ -34,6 +34,7 @@ from launcher.hosts import (
 )
 from launcher.hosts import processes as host_processes
 from launcher.hosts.member import Place
+from launcher.words import counted
 
 NAMESPACE = "launcher"
 KILL_SECONDS = 2.0  # for an agent that is not needed to be gone
@@ -230,8 +231,9 @@ def to_host(place: Place, answer: Any, handle: Any) -> Host:
     try:
         hello = ray.get(answer)
     except ray.exceptions.RayActorError as error:
-        reason = str(error).splitlines()[-1]
-        raise SliceLost(f"s{place[0]} h{place[1]} died while it joined: {reason}") from error
+        # Of a host that has gone Ray tells a paragraph; of a fault in the agent, in the last line.
+        fault = f": {str(error).splitlines()[-1]}" if "creation task" in str(error) else ""
+        raise SliceLost(f"s{place[0]} h{place[1]} died while it joined{fault}") from error
     except ray.exceptions.RayError as error:
         raise ClusterError(f"the agent on s{place[0]} h{place[1]} failed: {error}") from error
     return Host(*place, hello["node"], hello["address"], hello["python"], hello["ray"], handle)
@@ -258,7 +260,7 @@ def missing(
     places: set[Place],
     console: Callable[[str, int], str],
 ) -> str:
-    hosts = "1 host" if len(places) == 1 else f"{len(places)} hosts"
+    hosts = counted(len(places), "host")
     lines = [f"{hosts} did not join the cluster in time (cluster.join_timeout):"]
     for index, worker in sorted(places):
         node = slices[index].node

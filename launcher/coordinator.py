@@ -59,6 +59,11 @@ class Head:
         return f"{self.address}:{self.ports[-2]}"
 
     @property
+    def dashboard(self) -> str:
+        """Where the dashboard of a cluster that stays is, and takes Ray jobs."""
+        return f"{self.address}:{self.ports[-1]}"
+
+    @property
     def token_file(self) -> Path:
         own = registry.home() / "heads" / f"{self.id}.token"
         return Path(self.token_path) if self.token_path else own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from launcher.errors import ConfigError
 from launcher.plan import Plan
 from launcher.providers import KINDS
 from launcher.spec import Spec
+from launcher.words import counted
 
 if TYPE_CHECKING:
     from launcher.record import RunFolder
@@ -108,13 +110,17 @@ def brought_up(current: Session) -> Iterator[str]:
     with provision.acquired(current, stays=True) as joined:
         nodes = joined.choice.nodes
         view = cluster.view()
-        address = joined.head.gcs_address
+        head = joined.head
     name = current.spec.name
-    yield f"{name} is up: Ray at {address}, {view['nodes']} nodes"
+    yield f"{name} is up: Ray at {head.gcs_address}, {view['nodes']} nodes"
     for resource, amount in sorted(view["resources"].items()):
         if resource.startswith("TPU") or resource in nodes:
             yield f"  {resource}: {amount:g}"
-    yield f"run on it:    python -m launcher run name={name} …"
+    same = [word for word in current.spec.overrides if not word.startswith("name=")]
+    again = shlex.join([f"name={name}", *same])
+    if head.token_path is not None:
+        yield f"dashboard:    http://{head.dashboard}, with the token in {head.token_file}"
+    yield f"run on it:    python -m launcher run {again} workload=…"
     yield f"take it down: python -m launcher down {name}"
 
 
@@ -127,7 +133,7 @@ def headline(spec: Spec, plan: Plan) -> str:
         place = f"of the Ray cluster at {spec.cluster.coordinator}"
     cost = first.cost_per_hour_usd
     price = f", {cost:.2f} USD/h" if cost else ", price unknown"
-    hosts = "1 host" if first.hosts == 1 else f"{first.hosts} hosts"
+    hosts = counted(first.hosts, "host")
     chips = "1 chip" if first.chips == 1 else f"{first.chips} chips"
     slices = f"{spec.mode.slices} x {offer.accelerator.accelerator_type}"
     cost_too = price if kind.billed else ""

@@ -57,7 +57,8 @@ class Feed:
         self.awaits_origin = False
         self.account.resumed_from[-1] = max(step, 0)
         self.session.timeline.resume(step)
-        self.session.tell("resumed", f"from step {max(step, 0)}", step=max(step, 0))
+        where = f"from step {step}" if step > 0 else "from the beginning: nothing was saved"
+        self.session.tell("resumed", where, step=max(step, 0))
         self.account.save(self.session)
 
     def _step(self, step: int) -> None:
@@ -74,11 +75,14 @@ class Feed:
         if failed:
             self.session.timeline.enter("recovery")
         if failed and not self.failed and not ending.collateral:
-            grace = f"{self.session.spec.retry.grace:g} s"
-            text = f"{ending.member}: {ending.reason}; the others have up to {grace} to save"
-            self.session.screen.phase("died", text)
+            self.session.screen.phase("died", f"{ending.member}: {ending.reason}{self._others()}")
         self.failed = self.failed or failed
         self.session.folder.event("died" if failed else "ended", **in_event(ending))
+
+    def _others(self) -> str:
+        if len(self.session.plan.first.processes) == 1:
+            return ""
+        return f"; the others have up to {self.session.spec.retry.grace:g} s to save"
 
     def noticed(self, notice: Notice) -> None:
         self.session.timeline.enter("recovery")

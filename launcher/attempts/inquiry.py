@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,8 +22,9 @@ from launcher.session import Session
 LOOK_SECONDS = 0.1  # between looks at the API, growing
 LONGEST_LOOK_SECONDS = 5.0
 MOST_LOOKS = 16  # at a time
-# From its end, for a lost host to turn out as preempted: it is replaced in any case.
-NAMING_SECONDS = 0.2
+# From its end, for a lost host to turn out as preempted: it is replaced in any case. A preemption
+# takes all hosts of a slice, and what it takes to get another one is much more than this.
+NAMING_SECONDS, NAMING_WHOLE_SECONDS = 0.2, 2.0
 
 Look = Callable[[], Mapping[str, Any]]
 
@@ -78,10 +79,17 @@ def patience(session: Session, evidence: Evidence, account: Account, waited: flo
     """
     judged, window = judge(evidence), news_seconds(session)
     if judged.outcome is Outcome.HOST_LOST:
-        return evidence.moment + NAMING_SECONDS - time.time()
+        naming = NAMING_WHOLE_SECONDS if is_whole(evidence, judged.slices) else NAMING_SECONDS
+        return evidence.moment + naming - time.time()
     charged = judged.budget is Budget.FAILURES
     doubtful = charged and (herald.is_unsure(judged) or herald.in_doubt(evidence, window))
     return window - waited if doubtful and account.budget.stops(judged, evidence.step) else 0.0
+
+
+def is_whole(evidence: Evidence, slices: Collection[int]) -> bool:
+    """Whether no host of these slices is known to live."""
+    hosts = [host for host in evidence.hosts if host.place[0] in slices]
+    return all(host.alive is False for host in hosts)
 
 
 def news_seconds(session: Session) -> float:

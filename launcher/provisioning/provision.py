@@ -25,6 +25,7 @@ from launcher.providers import KINDS, Pause
 from launcher.providers.states import State
 from launcher.provisioning import removal, slices
 from launcher.session import Session
+from launcher.words import counted
 
 SHARED_HEAD = "shared"  # of everything that is `up` on this machine
 OWN = ("here", "vm")  # coordinators that make slices; elsewhere a job finds them in its cluster
@@ -109,7 +110,7 @@ def adopt(
     if hosts is None:
         leave(session)
         return None
-    session.tell("adopted", f"{len(hosts)} hosts that were up")
+    session.tell("adopted", f"{counted(len(hosts), 'host')} up already")
     return Joined(head, choice, hosts)
 
 

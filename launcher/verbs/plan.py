@@ -18,6 +18,7 @@ from launcher.provisioning.requests import Request
 from launcher.spec import Offer, Spec
 from launcher.verbs import Arguments
 from launcher.verbs.loading import load, scan
+from launcher.words import counted
 
 if TYPE_CHECKING:
     from launcher.source import Manifest
@@ -106,10 +107,6 @@ def choices(planned: Plan, duration: str | None) -> Iterator[str]:
         whole = None if duration is None else cost(choice, seconds(duration) / 3600)
         so_long = "" if whole is None else f", {whole:.2f} USD for {duration}"
         yield f"  {number}. {choice.title}: {size}, {price}{so_long}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def price_of(choice: Choice, *, with_source: bool) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import registry
+from launcher import coordinator, registry
 from launcher.errors import ConfigError
 from launcher.record import last_step, phase, read_lines, runs_folder
 from launcher.sweep import folder as folders
@@ -31,6 +31,8 @@ def status(arguments: Arguments) -> int:
         )
         what = told_trials(state) or f"{attempt}{step}"
         print(f"{state['name']}: {state['phase']}, {what}{nodes}")
+        if arguments.names and state["dashboard"]:
+            print(f"  Ray dashboard: {state['dashboard']}")
         if arguments.names and state["trials"]:
             print(table.text(state["trials"], folders.goal_of(state)))
     if not arguments.names:
@@ -69,6 +71,7 @@ def state_of(name: str) -> dict[str, Any]:
         "last_step": last_step(folder),
         "nodes": nodes_of(record, events),
         "endpoint": endpoint,
+        "dashboard": dashboard_of(record),
         "folder": str(folder),
         "result": result,
         **(folders.read(folder) or {"trials": None}),
@@ -105,6 +108,14 @@ def nodes_of(record: Mapping[str, Any] | None, events: Sequence[Mapping[str, Any
     return standing.nodes(events)
 
 
+def dashboard_of(record: Mapping[str, Any] | None) -> str | None:
+    """Where a cluster that stays up takes Ray jobs, if its head is on this machine."""
+    if record is None or record.get("remote") or not record["stays"]:
+        return None
+    head = coordinator.find_head(record["head"])
+    return head.dashboard if head else None
+
+
 def phase_of(
     record: Mapping[str, Any] | None,
     events: Sequence[Mapping[str, Any]],
@@ -132,6 +143,7 @@ def run_folder(name: str, record: Mapping[str, Any] | None) -> Path:
     if not folder.is_dir():
         raise ConfigError(
             f"no run {name!r} in {runs_folder()}, and nothing is up under this name;"
-            " `python -m launcher status` lists what there is"
+            " `python -m launcher status` lists what there is here; a run of elsewhere is found"
+            " from where it was started, or with LAUNCHER_RUNS set to its runs folder"
         )
     return folder

@@ -14,7 +14,7 @@ from launcher.attempts.account import Account
 from launcher.attempts.budget import Budget
 from launcher.attempts.gang import Gang, Report
 from launcher.hosts.member import Ending, Member
-from launcher.judging.evidence import Evidence
+from launcher.judging.evidence import Evidence, Host
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import judge
 from tests.unit.test_budget import RETRY
@@ -46,6 +46,18 @@ def test_of_a_good_end_only_what_may_be_taken_back_is_asked(capacity: str, is_as
     report = Report(endings=(Ending(Member(0, 0), 0, "exit code 0", 1.0),))
     evidence = inquiry.inquire(SESSION, held(capacity), report, Account(Budget(RETRY)))
     assert (evidence.node_states == LOST) == is_asked
+
+
+@pytest.mark.parametrize(("lives", "patient"), [(True, False), (False, True)])
+def test_a_slice_that_went_whole_is_given_time_to_be_called_preempted(
+    lives: bool, patient: bool
+) -> None:
+    lost = Ending(Member(0, 1), None, "its host's connection broke", time.time())
+    hosts = [Host((0, 0), alive=lives), Host((0, 1), alive=False, broke_at=time.time())]
+    evidence = Evidence([lost], hosts=hosts, node_states={0: "READY"})
+    assert judge(evidence).outcome is Outcome.HOST_LOST
+    left = inquiry.patience(SESSION, evidence, Account(Budget(RETRY)), 0.0)
+    assert (left > 1) == patient
 
 
 def test_a_resize_is_not_taken_for_a_head_that_was_lost() -> None:
