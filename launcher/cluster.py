@@ -26,13 +26,13 @@ from launcher.hosts import (
     link,
     member,
     notices,
+    processes,
     pulse,
     recorder,
     stacks,
     tpu_env,
     watch,
 )
-from launcher.hosts import processes as host_processes
 from launcher.hosts.member import Place
 from launcher.words import counted
 
@@ -43,11 +43,11 @@ ON_HOSTS = (
     agent,
     archive,
     descendants,
-    host_processes,
     journal,
     link,
     member,
     notices,
+    processes,
     pulse,
     recorder,
     stacks,

@@ -4,7 +4,7 @@ Ray ships it to the hosts by value, with the modules that it is made of (`cluste
 needs the standard library and psutil, which Ray brings. Its duties, by module:
 
 * `archive`: unpack the user's code once per host, by digest, whole or not at all;
-* `host_processes`: start each process in a group of its own, with exactly the argv and environment
+* `processes`: start each process in a group of its own, with exactly the argv and environment
   of the order; end them on demand, with all their descendants, and say when none is left;
 * `journal`, `link`: send output, metrics, exits and a heartbeat to the supervisor over one TCP
   connection: that it breaks tells of a dead host thirty times sooner than Ray does;

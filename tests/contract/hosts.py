@@ -21,9 +21,9 @@ from launcher.judging.evidence import Hang, Notice
 
 AGENT = """
 import json, sys
-from launcher import host_processes
+from launcher.hosts import processes
 from launcher.hosts.agent import Agent
-host_processes.PATIENCE_SECONDS[True] = 60.0
+processes.PATIENCE_SECONDS[True] = 60.0
 agent = Agent()
 for line in sys.stdin:
     method, arguments = json.loads(line)

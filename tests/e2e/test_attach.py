@@ -31,7 +31,8 @@ time.sleep(600)
 SUPERVISOR = """
 import json, os, ray, sys
 from pathlib import Path
-from launcher import cluster, fanout
+from launcher import cluster
+from launcher.attempts import fanout
 from launcher.hosts.agent import Agent
 from launcher.hosts.member import Member
 from launcher.plan import Process
