@@ -130,7 +130,8 @@ def test_interrupted_at_any_moment_of_provisioning(
     slow = rules(
         {"fault": "queue-wait", "seconds": "2s"}, {"fault": "slow-create", "seconds": "4s"}
     )
-    process = place.start(*NODE, f"cluster.capacity={capacity}", slow, "name=stop")
+    words = ("cluster=v2-8", 'workload.command=[sleep,"60"]', f"cluster.capacity={capacity}")
+    process = place.start(*words, slow, "name=stop")
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     code = process.wait(60)

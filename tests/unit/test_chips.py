@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.skipif(NO_TORCH, reason="the extra torch is not installed")
 def test_every_type_is_as_torch_xla_computes_it_from_the_metadata() -> None:
     command = [sys.executable, "-m", "tests.unit.torch_topology"]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout.splitlines()[-1])
     assert {row[0] for row in rows} == set(accelerators.all_types())
     for name, worker, chip, expected in rows:
