@@ -28,7 +28,7 @@ demo: $(FOR)demo
 	@$(RUN) -m launcher cluster=v6e-16 mode=jax workload=basic
 
 test: check $(FOR)test
-	@$(RUN) -m pytest -q -n 2 --dist loadfile
+	@$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(FOR)check
 	@$(RUN) -m ruff check .
