@@ -22,6 +22,7 @@ from launcher.attempts.gang import Report
 from launcher.attempts.inquiry import inquire, news_seconds
 from launcher.attempts.packed import AsItIs, Code
 from launcher.attempts.result import report, summarise
+from launcher.deadline import Deadline
 from launcher.errors import (
     Interrupted,
     LauncherError,
@@ -38,7 +39,6 @@ from launcher.judging.outcome import Budget as Limit
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict, judge
 from launcher.providers import KINDS
-from launcher.provisioning import provision
 from launcher.provisioning.holding import LOOK_SECONDS, Hold, Holding
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
@@ -287,7 +287,7 @@ def make_attempt(session: Session, code: str) -> fanout.Attempt:
 
 def watchful_pause(session: Session, joined: Joined) -> Callable[[float], None]:
     """A pause that also looks after the Ray head: Ray itself says nothing for a minute."""
-    look = provision.Deadline(HEAD_LOOK_SECONDS)
+    look = Deadline(HEAD_LOOK_SECONDS)
 
     def pause(seconds: float) -> None:
         session.interrupt.pause(seconds)

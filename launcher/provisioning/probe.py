@@ -15,11 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from launcher import cluster
 from launcher.cluster import Host
+from launcher.deadline import Deadline
 from launcher.errors import ProvisioningError
 from launcher.hosts.member import Place
 from launcher.providers import Deadlines
-from launcher.provisioning import provision, slices
-from launcher.provisioning.provision import Deadline, Joined
+from launcher.provisioning import joining, provision, slices
+from launcher.provisioning.provision import Joined
 from launcher.provisioning.requests import Request
 from launcher.session import Session
 
@@ -131,7 +132,7 @@ class Probe:
         late = Deadline(self._session.spec.cluster.join_timeout)
         incarnations = dict.fromkeys(self._wide.nodes, incarnation)
         return cluster.gather(
-            provision.expected(self._wide, incarnations, came),
+            joining.expected(self._wide, incarnations, came),
             self._wide.offer.accelerator.hosts,
             lambda: late.passed,
             self._pause,
@@ -140,7 +141,7 @@ class Probe:
         )
 
     def _console(self, node: str, worker: int) -> str:
-        return provision.console(self._session, self._wide, node, worker)
+        return joining.console(self._session, self._wide, node, worker)
 
     def _pause(self, seconds: float) -> None:
         if self._abort.wait(seconds):

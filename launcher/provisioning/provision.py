@@ -11,29 +11,26 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from launcher import cluster, coordinator, registry
 from launcher.coordinator import Head
-from launcher.errors import ClusterError, Interrupted, LauncherError, Refused, Superseded
+from launcher.deadline import Deadline
+from launcher.errors import Interrupted, LauncherError, Refused, Superseded
 from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
-from launcher.providers.states import State
-from launcher.provisioning import removal, slices
+from launcher.provisioning import joining, removal, slices
 from launcher.session import Session
 from launcher.words import counted
 
 SHARED_HEAD = "shared"  # of everything that is `up` on this machine
 OWN = ("here", "vm")  # coordinators that make slices; elsewhere a job finds them in its cluster
-HEAD_SECONDS = 60.0
 JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
 LEAVE = "once more to leave at once; then `python -m launcher gc --yes` deletes what is left"
 FIND_SECONDS = 45.0  # for them to find a new head: Ray starts again on each of them
-LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
 NOTHING: Mapping[Place, cluster.Host] = MappingProxyType({})
 
 
@@ -127,10 +124,10 @@ def join_again(
         slices.drop_others(session, choice)
         cluster.connect(head)
         session.interrupt.install()  # Ray has put handlers of its own in place of ours
-        return join(
+        return joining.join(
             session,
             choice,
-            expected(choice, record["incarnations"], part),
+            joining.expected(choice, record["incarnations"], part),
             lambda: late.passed,
             lambda *_: "",
             session.interrupt.pause,
@@ -145,7 +142,7 @@ def join_again(
 def renew_head(session: Session, head: Head) -> None:
     """Another Ray head in the place of one that is gone, at the same address."""
     session.tell("head", f"the Ray head at {head.gcs_address} is gone: another takes its place")
-    coordinator.renew_head(head, HEAD_SECONDS, session.interrupt.pause)
+    coordinator.renew_head(head, joining.HEAD_SECONDS, session.interrupt.pause)
 
 
 def join_head(
@@ -239,8 +236,10 @@ def salvaged(
         session.tell("again", str(partly))
         choice = partly.choice
         try:
-            new = expected(choice, dict.fromkeys(choice.nodes, partly.incarnation), partly.kept)
-            came = join_new(session, head, choice, new, ())
+            new = joining.expected(
+                choice, dict.fromkeys(choice.nodes, partly.incarnation), partly.kept
+            )
+            came = joining.join_new(session, head, choice, new, ())
         except Refused:
             slices.give_up(session, choice)
             return anew(session, head)
@@ -265,154 +264,13 @@ def joiner(
 
     def meanwhile(choice: Choice, incarnation: str, creating: slices.Creating) -> Joined:
         incarnations = dict.fromkeys(choice.nodes, incarnation)
-        new = expected(choice, incarnations, broken if kept else None)
-        hosts = dict(join_new(session, head, choice, new, creating))
+        new = joining.expected(choice, incarnations, broken if kept else None)
+        hosts = dict(joining.join_new(session, head, choice, new, creating))
         if kept:
             hosts |= {place: h for place, h in kept.hosts.items() if place[0] not in broken}
         return Joined(head, choice, dict(sorted(hosts.items())))
 
     return meanwhile
-
-
-def expected(
-    choice: Choice, incarnations: Mapping[str, str], part: Collection[int] | None = None
-) -> dict[int, cluster.Expected]:
-    """The slices of a choice whose hosts are to join, by slice number."""
-    return {
-        index: cluster.Expected(node, incarnations[node])
-        for index, node in enumerate(choice.nodes)
-        if part is None or index in part
-    }
-
-
-def join_new(
-    session: Session,
-    head: Head,
-    choice: Choice,
-    new: Mapping[int, cluster.Expected],
-    creating: slices.Creating,
-) -> Mapping[Place, cluster.Host]:
-    """Join while the slices are being created; a failure to create one ends the wait at once.
-
-    The time to join counts from the moment at which the last slice is READY.
-    """
-    arrival, looks, look = Arrival(creating), 0, Deadline(LOOK_SECONDS)
-
-    def check(seconds: float) -> None:
-        nonlocal looks
-        session.interrupt.pause(seconds)
-        session.timeline.enter(phase_of(session, creating))
-        for future in creating:
-            if future.done():
-                future.result()
-        if look.passed and cluster.is_connected():
-            look.restart()
-            coordinator.require_alive(head)
-        if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
-            looks = due
-            slices.require_alive(session, choice, new)
-
-    def is_late() -> bool:
-        return arrival.seconds > session.spec.cluster.join_timeout
-
-    def log(node: str, worker: int) -> str:
-        return console(session, choice, node, worker)
-
-    be_driver(session, head, check)
-    try:
-        return join(session, choice, new, is_late, log, check)
-    except ClusterError:
-        if arrival.seconds:  # missing hosts may have gone with their slice
-            slices.require_alive(session, choice, new)
-        raise
-
-
-def console(session: Session, choice: Choice, node: str, worker: int) -> str:
-    """The end of a host's console log."""
-    name = next(name for name in slices.node_names(choice) if name.endswith(f"/{node}"))
-    return session.provider.get().console(name, worker)
-
-
-class Arrival:
-    """Knows since when all slices are READY; their creators' threads tell."""
-
-    def __init__(self, creating: slices.Creating) -> None:
-        self._coming = set(creating)
-        self._since = time.monotonic()
-        for future in creating:
-            future.add_done_callback(self._note)
-
-    def _note(self, future: Future[None]) -> None:
-        self._since = time.monotonic()
-        self._coming.discard(future)
-
-    @property
-    def seconds(self) -> float:
-        """Since then; 0 before."""
-        return 0.0 if self._coming else time.monotonic() - self._since
-
-
-def be_driver(session: Session, head: Head, pause: Pause) -> None:
-    """Connect to the head as soon as it is there, unless this process is connected already."""
-    if cluster.is_connected():
-        return
-    session.screen.wait("Ray head starting")
-    coordinator.wait_for_head(head, HEAD_SECONDS, pause)
-    cluster.connect(head)
-    session.interrupt.install()  # Ray has put handlers of its own in place of ours
-
-
-def phase_of(session: Session, creating: slices.Creating) -> str:
-    """What time is being spent on while slices are on their way."""
-    if all(future.done() for future in creating):
-        return "join" if session.timeline.phase == "join" else "boot"
-    return "queue" if State.WAITING in session.states.values() else "create"
-
-
-class Deadline:
-    """A time limit in seconds, counted anew from the last `restart`."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.restart()
-
-    def restart(self) -> None:
-        self._end = time.monotonic() + self._seconds
-
-    @property
-    def passed(self) -> bool:
-        return time.monotonic() > self._end
-
-
-def join(
-    session: Session,
-    choice: Choice,
-    new: Mapping[int, cluster.Expected],
-    is_late: Callable[[], bool],
-    console: Callable[[str, int], str],
-    pause: Pause,
-) -> Mapping[Place, cluster.Host]:
-    total = choice.offer.accelerator.hosts * len(new)
-    seen: list[Place] = []
-
-    def joined(place: Place) -> None:
-        seen.append(place)
-        session.timeline.enter("join")
-        session.folder.event("joined", slice=place[0], host=place[1])
-        session.screen.wait(f"hosts joining: {len(seen)} of {total}")
-
-    session.screen.wait(f"hosts joining: 0 of {total}")
-    hosts = cluster.gather(
-        new,
-        choice.offer.accelerator.hosts,
-        is_late,
-        pause,
-        console,
-        joined,
-    )
-    session.screen.wait("")
-    session.tell("cluster", f"{len(hosts)} of {total} hosts joined")
-    return hosts
 
 
 def release(session: Session) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 from launcher import cluster, coordinator, raynode
 from launcher.accelerators import Accelerator
+from launcher.deadline import Deadline
 from launcher.errors import ClusterError, Reason, Refused
 from launcher.hosts.agent import Agent
 from launcher.hosts.member import Place
 from launcher.plan import Choice
-from launcher.provisioning.provision import Deadline, Joined
+from launcher.provisioning.provision import Joined
 from launcher.session import Session
 
 SLICE, WORKER, POD = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"

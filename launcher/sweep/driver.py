@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from launcher import coordinator, registry
 from launcher.attempts.supervise import HEAD_LOOK_SECONDS
+from launcher.deadline import Deadline
 from launcher.errors import ConfigError, PreemptionBudgetSpent, SliceLost
 from launcher.interrupt import Together
 from launcher.provisioning.holding import Holding
-from launcher.provisioning.provision import Deadline, Joined
+from launcher.provisioning.provision import Joined
 from launcher.session import Session
 from launcher.sweep import layout
 from launcher.sweep.desk import Desk, Stopped

@@ -33,7 +33,7 @@ from launcher.emulator import client as emulator
 from launcher.errors import ClusterError, ConfigError, Superseded
 from launcher.interrupt import Interrupt
 from launcher.providers import calls
-from launcher.provisioning import chain, provision, removal
+from launcher.provisioning import chain, joining, provision, removal
 from launcher.verbs import exit_code, loading, take_apart
 
 SPEED = 10.0
@@ -44,7 +44,7 @@ PATIENCE: Mapping[tuple[Any, str], float] = {
     (launcher.providers.google, "DELETE_LEFTOVER_SECONDS"): 3.0,
     (launcher.providers.google, "APPEAR_SECONDS"): 1.0,
     (calls, "AWAY_SECONDS"): 1.0,
-    (provision, "LOOK_SECONDS"): 0.1,
+    (joining, "LOOK_SECONDS"): 0.1,
 }
 
 

@@ -1,0 +1,147 @@
+"""Waits until the hosts of slices have joined the Ray cluster; the slices may still be created."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+
+from launcher import cluster, coordinator
+from launcher.coordinator import Head
+from launcher.deadline import Deadline
+from launcher.errors import ClusterError
+from launcher.hosts.member import Place
+from launcher.plan import Choice
+from launcher.providers import Pause
+from launcher.providers.states import State
+from launcher.provisioning import slices
+from launcher.session import Session
+
+HEAD_SECONDS = 60.0
+LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
+
+
+def expected(
+    choice: Choice, incarnations: Mapping[str, str], part: Collection[int] | None = None
+) -> dict[int, cluster.Expected]:
+    """The slices of a choice whose hosts are to join, by slice number."""
+    return {
+        index: cluster.Expected(node, incarnations[node])
+        for index, node in enumerate(choice.nodes)
+        if part is None or index in part
+    }
+
+
+def join_new(
+    session: Session,
+    head: Head,
+    choice: Choice,
+    new: Mapping[int, cluster.Expected],
+    creating: slices.Creating,
+) -> Mapping[Place, cluster.Host]:
+    """Join while the slices are being created; a failure to create one ends the wait at once.
+
+    The time to join counts from the moment at which the last slice is READY.
+    """
+    arrival, looks, look = Arrival(creating), 0, Deadline(LOOK_SECONDS)
+
+    def check(seconds: float) -> None:
+        nonlocal looks
+        session.interrupt.pause(seconds)
+        session.timeline.enter(phase_of(session, creating))
+        for future in creating:
+            if future.done():
+                future.result()
+        if look.passed and cluster.is_connected():
+            look.restart()
+            coordinator.require_alive(head)
+        if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
+            looks = due
+            slices.require_alive(session, choice, new)
+
+    def is_late() -> bool:
+        return arrival.seconds > session.spec.cluster.join_timeout
+
+    def log(node: str, worker: int) -> str:
+        return console(session, choice, node, worker)
+
+    be_driver(session, head, check)
+    try:
+        return join(session, choice, new, is_late, log, check)
+    except ClusterError:
+        if arrival.seconds:  # missing hosts may have gone with their slice
+            slices.require_alive(session, choice, new)
+        raise
+
+
+def console(session: Session, choice: Choice, node: str, worker: int) -> str:
+    """The end of a host's console log."""
+    name = next(name for name in slices.node_names(choice) if name.endswith(f"/{node}"))
+    return session.provider.get().console(name, worker)
+
+
+class Arrival:
+    """Knows since when all slices are READY; their creators' threads tell."""
+
+    def __init__(self, creating: slices.Creating) -> None:
+        self._coming = set(creating)
+        self._since = time.monotonic()
+        for future in creating:
+            future.add_done_callback(self._note)
+
+    def _note(self, future: Future[None]) -> None:
+        self._since = time.monotonic()
+        self._coming.discard(future)
+
+    @property
+    def seconds(self) -> float:
+        """Since then; 0 before."""
+        return 0.0 if self._coming else time.monotonic() - self._since
+
+
+def be_driver(session: Session, head: Head, pause: Pause) -> None:
+    """Connect to the head as soon as it is there, unless this process is connected already."""
+    if cluster.is_connected():
+        return
+    session.screen.wait("Ray head starting")
+    coordinator.wait_for_head(head, HEAD_SECONDS, pause)
+    cluster.connect(head)
+    session.interrupt.install()  # Ray has put handlers of its own in place of ours
+
+
+def phase_of(session: Session, creating: slices.Creating) -> str:
+    """What time is being spent on while slices are on their way."""
+    if all(future.done() for future in creating):
+        return "join" if session.timeline.phase == "join" else "boot"
+    return "queue" if State.WAITING in session.states.values() else "create"
+
+
+def join(
+    session: Session,
+    choice: Choice,
+    new: Mapping[int, cluster.Expected],
+    is_late: Callable[[], bool],
+    console: Callable[[str, int], str],
+    pause: Pause,
+) -> Mapping[Place, cluster.Host]:
+    total = choice.offer.accelerator.hosts * len(new)
+    seen: list[Place] = []
+
+    def joined(place: Place) -> None:
+        seen.append(place)
+        session.timeline.enter("join")
+        session.folder.event("joined", slice=place[0], host=place[1])
+        session.screen.wait(f"hosts joining: {len(seen)} of {total}")
+
+    session.screen.wait(f"hosts joining: 0 of {total}")
+    hosts = cluster.gather(
+        new,
+        choice.offer.accelerator.hosts,
+        is_late,
+        pause,
+        console,
+        joined,
+    )
+    session.screen.wait("")
+    session.tell("cluster", f"{len(hosts)} of {total} hosts joined")
+    return hosts
