@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -107,12 +108,24 @@ class Place:
     def processes(self) -> list[psutil.Process]:
         return holders(self.home, self.temp)
 
+    def commands(self) -> list[tuple[psutil.Process, list[str]]]:
+        """Each process and its argv, but those that have just ended."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append((process, process.cmdline()))
+        return found
+
+    def runs(self, program: str) -> bool:
+        """Whether a process of this place has that word in its command line."""
+        return any(program in " ".join(argv) for _, argv in self.commands())
+
     def assert_clean(self) -> None:
         """No process, temp folder, record or billed node of this place is left."""
         deadline = time.monotonic() + LEAVE_SECONDS
-        while (left := self.processes()) and time.monotonic() < deadline:
+        while self.processes() and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not [(p.pid, p.cmdline()) for p in left]
+        assert self.commands() == []
         assert not list(self.temp.glob("ray-*")) + list(self.temp.glob("tpu-*"))
         assert not list((self.home / "runs").glob("*.json"))
         assert not list((self.home / "heads").glob("*.json"))
@@ -134,7 +147,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             process.terminate()
             process.wait(60)
     for left in made.processes():
-        left.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.kill()
     for path in sorted(temp.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
     temp.rmdir()

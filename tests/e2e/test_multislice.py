@@ -193,7 +193,7 @@ def train(place: Place) -> Place:
 def test_a_launcher_that_is_killed_while_it_probes_leaves_nothing(
     train: Place, moment: str
 ) -> None:
-    words = (*ELASTIC, "workload.script=train.py", "workload.args.steps=150", "name=k")
+    words = (*ELASTIC, "workload.script=train.py", "workload.args.steps=300", "name=k")
     slow = {"fault": "slow-create" if moment == "creates" else "slow-boot", "seconds": "90s"}
     given = rules({"fault": "stockout", "node": "k-s1", "count": 1}, {**slow, "node": "k-s1"})
     process = train.start(*words, given)

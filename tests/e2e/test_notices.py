@@ -54,7 +54,7 @@ def test_sigterm_to_an_agent_is_a_notice_and_not_its_end(place: Place) -> None:
     (place.folder / "saves.py").write_text(SAVES)
     process = place.start(*WORDS, "name=term")
     wait_for_both(place, "term")
-    agents = [p for p in place.processes() if "Agent" in " ".join(p.cmdline())]
+    agents = [p for p, argv in place.commands() if "Agent" in " ".join(argv)]
     assert len(agents) == 2
     psutil.Process(agents[0].pid).send_signal(signal.SIGTERM)
     assert place.wait_for("term", "notice")["told"] == "SIGTERM"

@@ -330,7 +330,7 @@ def test_processes_end_when_nobody_comes_for_them(train: Place) -> None:
     process = train.start(*words)
     wait_for_step(train, "o", 12)
     kill_supervisor(train, process)
-    wait_until(lambda: not any("train.py" in " ".join(p.cmdline()) for p in train.processes()))
+    wait_until(lambda: not train.runs("train.py"))
     train.start(*words)
     train.wait_for("o", "resumed")
     train.run("cancel", "o")
@@ -409,7 +409,7 @@ def test_a_full_disk_costs_the_record_and_not_the_run(train: Place) -> None:
 
 def kill_head(place: Place) -> None:
     """SIGKILL to the whole process group of the run's Ray head."""
-    heads = [p for p in place.processes() if p.cmdline()[2:3] == ["head"]]
+    heads = [p for p, argv in place.commands() if argv[2:3] == ["head"]]
     assert len(heads) == 1
     os.killpg(heads[0].pid, signal.SIGKILL)
 
