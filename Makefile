@@ -11,9 +11,9 @@ FOR := $(LAUNCHER_VENV)/.for-
 EXTRAS_demo := lm,digits,tune
 SIZE_demo := 110 packages, 1.4 GB: one to six minutes
 EXTRAS_check := dev
-SIZE_check := 117 packages, 1.4 GB: one to six minutes
+SIZE_check := 118 packages, 1.4 GB: one to six minutes
 EXTRAS_test := dev,torch
-SIZE_test := 157 packages, 8 GB, with PyTorch as it comes from PyPI: two to ten minutes
+SIZE_test := 158 packages, 8 GB, with PyTorch as it comes from PyPI: two to ten minutes
 RUN := "$(LAUNCHER_VENV)/bin/python"
 
 # An inherited wish not to write bytecode would double the start of every process.
@@ -28,7 +28,7 @@ demo: $(FOR)demo
 	@$(RUN) -m launcher cluster=v6e-16 mode=jax workload=basic
 
 test: check $(FOR)test
-	@$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	@$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --reruns 1
 
 check: $(FOR)check
 	@$(RUN) -m ruff check .
