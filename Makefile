@@ -9,7 +9,7 @@ SEED := $(or $(SEED),$(shell date +%s))
 # What each needs beside the launcher, by extras of pyproject.toml, and how much that is in all.
 FOR := $(LAUNCHER_VENV)/.for-
 EXTRAS_demo := lm,digits,tune
-SIZE_demo := 110 packages, 1.4 GB: one to six minutes
+SIZE_demo := 101 packages, 1.3 GB: one to six minutes
 EXTRAS_check := dev
 SIZE_check := 118 packages, 1.4 GB: one to six minutes
 EXTRAS_test := dev,torch
@@ -28,7 +28,7 @@ demo: $(FOR)demo
 	@$(RUN) -m launcher cluster=v6e-16 mode=jax workload=basic
 
 test: check $(FOR)test
-	@$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --reruns 1
+	@$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(FOR)check
 	@$(RUN) -m ruff check .
