@@ -33,12 +33,16 @@ Exit codes: 0 succeeded, 1 fault of launcher, 2 configuration, 3 provisioning, 4
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Never returns: leaves with the exit code of the design's table."""
-    from launcher.pipes import until_unread
-    from launcher.verbs import exit_code
-
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it reports orderly hang-ups on stderr
     words = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(until_unread(lambda: exit_code(lambda: dispatch(words))))
+    try:
+        from launcher.pipes import until_unread
+        from launcher.verbs import exit_code
+
+        code = until_unread(lambda: exit_code(lambda: dispatch(words)))
+    except KeyboardInterrupt:  # nothing has begun: modules are still being loaded
+        code = 130
+    sys.exit(code)
 
 
 def dispatch(words: list[str]) -> int:

@@ -87,11 +87,15 @@ class Reason(enum.StrEnum):
 
 
 class Refused(ProvisioningError):
-    """One request came to nothing; the message holds the server's own words."""
+    """One request came to nothing; the message holds the server's own words.
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    `outright`: the only call that was made for it was refused, so that nothing can come of it.
+    """
+
+    def __init__(self, reason: Reason, message: str, *, outright: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.outright = outright
 
 
 class SliceLost(Refused):

@@ -6,6 +6,7 @@ python steps.py            the peers are told by LAUNCHER_* and TPU_* variables,
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 import jax
@@ -20,7 +21,8 @@ def main() -> None:
     while True:
         step += 1
         multihost_utils.process_allgather(jnp.ones(1))
-        print(f"step {step} {time.time():.6f}", flush=True)
+        sys.stdout.write(f"step {step} {time.time():.6f}\n")  # whole, beside what others write
+        sys.stdout.flush()
         time.sleep(0.05)
 
 

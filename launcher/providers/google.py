@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 ENDPOINT = "tpu.googleapis.com:443"
 APPEAR_SECONDS = 15.0  # GetQueuedResource may know nothing yet of what was just created
 DELETE_LEFTOVER_SECONDS = 300.0
+FORBIDDEN = (exceptions.Forbidden, exceptions.Unauthorized)
+"""A call with this answer has done nothing; where creates are forbidden, looks may be as well."""
 
 
 class GoogleProvider:
@@ -92,7 +94,11 @@ class GoogleProvider:
             reraise=True,
         )
         with told(request):
-            operation = attempts(self._submit, request, pause)
+            try:
+                operation = attempts(self._submit, request, pause)
+            except FORBIDDEN as error:
+                first = attempts.statistics["attempt_number"] == 1
+                raise refusal(request, error, outright=first) from error
             return Wait(self, request, operation, deadlines, pause, watch).nodes()
 
     def _submit(self, request: Request, pause: Pause) -> Any | None:
@@ -299,6 +305,8 @@ def told(request: Request) -> Iterator[None]:
     """Every error of the API as Refused, with its reason and the server's words."""
     try:
         yield
+    except Refused:
+        raise
     except TryAgain as error:
         away = isinstance(error.__cause__, exceptions.GoogleAPICallError)
         reason = Reason.INTERNAL if away else Reason.DEADLINE
@@ -313,8 +321,11 @@ def told(request: Request) -> Iterator[None]:
         raise ProvisioningError(f"{error}; {LOG_IN}") from error
 
 
-def refusal(request: Request, error: exceptions.GoogleAPICallError) -> Refused:
-    return Refused(classify(code_of(error), error.message), explain(request, error.message))
+def refusal(
+    request: Request, error: exceptions.GoogleAPICallError, *, outright: bool = False
+) -> Refused:
+    reason = classify(code_of(error), error.message)
+    return Refused(reason, explain(request, error.message), outright=outright)
 
 
 def explain(request: Request, message: str) -> str:

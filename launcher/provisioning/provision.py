@@ -22,6 +22,7 @@ from launcher.errors import Interrupted, LauncherError, Refused, Superseded
 from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
+from launcher.providers.states import State
 from launcher.provisioning import joining, removal, slices
 from launcher.session import Session
 from launcher.words import counted
@@ -103,12 +104,38 @@ def adopt(
         return None
     renewed = {"supervisor": registry.this_process(), "folder": str(session.folder.path)}
     registry.write_record(session.spec.name, {**record, **renewed, "stays": stays})
+    states = slices.standing(session, choice)
+    if states & {None, State.DEAD, State.DELETING}:
+        session.tell("adopt", "not all is there any more: made anew")
+        return None
+    if slices.are_coming(states, record):
+        return taken_up(session, record, head, choice)
     hosts = join_again(session, head, choice, JOIN_AGAIN_SECONDS)
     if hosts is None:
         leave(session)
         return None
     session.tell("adopted", f"{counted(len(hosts), 'host')} up already")
     return Joined(head, choice, hosts)
+
+
+def taken_up(
+    session: Session, record: Mapping[str, Any], head: Head, choice: Choice
+) -> Joined | None:
+    """What an earlier launcher was waiting for; None when it cannot be had any more."""
+    session.tell("adopted", f"goes on waiting for {choice.title}")
+    fill, join_them = filler(head), joiner(session, head)
+    try:
+        slices.drop_others(session, choice)
+        return salvaged(
+            session,
+            head,
+            lambda: slices.take_up(session, choice, record, fill, join_them),
+            lambda _: NOTHING,
+        )
+    except Refused as refused:
+        session.tell("adopt", f"made anew: {refused}")
+        leave(session)
+        return None
 
 
 def join_again(

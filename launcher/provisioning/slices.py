@@ -87,6 +87,7 @@ def intent(session: Session, head_id: str, stays: bool) -> dict[str, Any]:
         "stays": stays,
         "incarnations": {},  # of each node's hosts, by node id
         "attempt": None,  # what runs on the hosts: its number and key
+        "asked_in": None,  # the attempt that the slices were first asked for
         "offer": None,  # what is being asked for, and what comes of it
         "nodes": [],
         "resources": [],
@@ -161,9 +162,55 @@ def take(
     """
     incarnation = secrets.token_hex(4)
     wanted = requests_of(choice, part)
+    before = on_record(session)
+    put_on_record(session, choice, wanted, incarnation)
+    return obtain(session, choice, fill, meanwhile, incarnation, part=part, before=before)
+
+
+def standing(session: Session, choice: Choice) -> set[State | None]:
+    """The states of what a launcher before this one has asked for, None for what is not there;
+    empty when the API cannot be asked.
+    """
+    try:
+        found = [session.provider.get().get(request.name) for request in choice.requests]
+    except ProvisioningError:
+        return set()
+    return {each.state if each else None for each in found}
+
+
+def are_coming(states: Collection[State | None], record: Mapping[str, Any]) -> bool:
+    """Whether slices that were asked for together are waited for, and nothing runs on them yet."""
+    together = len(set(record["incarnations"].values())) == 1
+    waited = any(state in WAITED_FOR for state in states)
+    return together and waited and record["attempt"] is None
+
+
+def take_up(
+    session: Session, choice: Choice, record: Mapping[str, Any], fill: Fill, meanwhile: Meanwhile[T]
+) -> T:
+    """The same as `take` for all slices that a launcher before this one has asked for.
+
+    What waits in a queue keeps its place there; what was not yet asked for is asked for now.
+    """
+    (incarnation,) = set(record["incarnations"].values())
+    before = on_record(session)
+    return obtain(session, choice, fill, meanwhile, incarnation, before=before)
+
+
+def obtain(
+    session: Session,
+    choice: Choice,
+    fill: Fill,
+    meanwhile: Meanwhile[T],
+    incarnation: str,
+    *,
+    part: Collection[int] | None = None,
+    before: Collection[str],
+) -> T:
+    """What is on record is asked for; `before` was there already."""
+    wanted = requests_of(choice, part)
     asked = [filled(request, session, incarnation, fill) for request in wanted]
     numbers = range(len(choice.requests)) if part is None else sorted(part)
-    put_on_record(session, choice, wanted, incarnation)
     abort = threading.Event()
 
     def pause(seconds: float) -> None:
@@ -181,6 +228,7 @@ def take(
                 raise PartlyLost(choice, incarnation, made.keys() - lost, lost) from refused
             abort.set()
             wait(creating)
+            forget_unmade(session, wanted, creating, before)
             give_up(session, choice, part)
             raise explained(session, refused) from refused
         finally:
@@ -234,6 +282,7 @@ def put_on_record(
         session.spec.name,
         incarnations={**others, **mine},
         attempt=None,
+        asked_in=session.folder.attempt,
         offer=offer_of(choice),
         nodes=node_names(choice),
         resources=list(dict.fromkeys([*names, *record.get("resources", ())])),
@@ -254,13 +303,36 @@ def add_to_record(session: Session, wanted: Sequence[Request], incarnation: str)
 
 
 def filled(request: Request, session: Session, incarnation: str, fill: Fill) -> Request:
-    """The request with what is known only now."""
+    """The request with what is known only now; the same for another launcher of the same record."""
+    record = registry.record(session.spec.name) or {}
+    label = f"{record.get('asked_in')}-{incarnation}"
 
     def change(node: dict[str, Any]) -> None:
-        node["labels"][LABEL_ATTEMPT] = f"{session.folder.attempt}-{incarnation}"
+        node["labels"][LABEL_ATTEMPT] = label
         fill(node, incarnation)
 
     return dated(request.with_node(change), datetime.now(UTC))
+
+
+def forget_unmade(
+    session: Session, wanted: Sequence[Request], creating: Creating, before: Collection[str]
+) -> None:
+    """Take off the record what was refused outright: where creates are forbidden, looks may be too,
+    and what never was could never be seen to be gone.
+    """
+    unmade = {
+        name
+        for request, one in zip(wanted, creating, strict=True)
+        if isinstance(error := one.exception(), Refused) and error.outright
+        for name in request.names
+    } - set(before)
+    left = [name for name in on_record(session) if name not in unmade]
+    registry.update(session.spec.name, resources=left)
+
+
+def on_record(session: Session) -> list[str]:
+    """The names of all that may have come of what this run has asked for."""
+    return list((registry.record(session.spec.name) or {}).get("resources", ()))
 
 
 def give_up(session: Session, choice: Choice, part: Collection[int] | None = None) -> None:
@@ -273,7 +345,8 @@ def give_up(session: Session, choice: Choice, part: Collection[int] | None = Non
     if part is not None:
         remove(session, requests_of(choice, part), session.interrupt.pause)
         return
-    removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
+    if record["resources"]:
+        removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
     registry.update(session.spec.name, offer=None, nodes=[], resources=[])
 
 

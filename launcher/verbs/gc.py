@@ -21,6 +21,8 @@ from launcher.verbs import Arguments
 from launcher.verbs.down import each
 from launcher.verbs.loading import load
 
+NOT_THERE = ""  # the state of what the API does not list
+
 
 def gc(arguments: Arguments) -> int:
     """Looks at this machine's records, and at the provider that the overrides name."""
@@ -38,7 +40,7 @@ def gc(arguments: Arguments) -> int:
         heads = [head for head in heads if head.id not in {r["head"] for r in records}]
         strays = [r for r in listing.resources if is_stray(r, records)]
         for record in dead:
-            print(describe(record))
+            print(describe(record, states_of(record, spec.provider, listing)))
         for stray in strays:
             print(f"{describe_stray(stray, spec.provider)}, of a run that is not on record")
         for head in heads:
@@ -123,10 +125,22 @@ def tell_what_is_not_ours(listing: Listing) -> None:
         print(f"not looked at: {zone} did not answer")
 
 
-def describe(record: Mapping[str, Any]) -> str:
+def describe(record: Mapping[str, Any], states: Mapping[str, str]) -> str:
     billed = KINDS[record["provider"]["kind"]].billed
-    what = ", ".join([*record["resources"], "its Ray head"])
-    return f"{record['name']}: {what}{price(record['cost_per_hour_usd']) if billed else ''}"
+    there = [name for name in record["resources"] if states.get(name) != NOT_THERE]
+    what = [f"{name} ({states[name]})" if name in states else name for name in there]
+    cost = price(record["cost_per_hour_usd"]) if billed and there else ""
+    return f"{record['name']}: {', '.join([*what, 'its Ray head'])}{cost}"
+
+
+def states_of(record: Mapping[str, Any], spec: ProviderSpec, listing: Listing) -> Mapping[str, str]:
+    """The API's words for what a record names; none where another provider has to be asked."""
+    theirs = record["provider"]
+    if (theirs["kind"], theirs["project"]) != (spec.kind, spec.project):
+        return {}
+    silent = tuple(f"/locations/{zone}/" for zone in listing.unreachable)
+    names = [name for name in record["resources"] if not any(zone in name for zone in silent)]
+    return dict.fromkeys(names, NOT_THERE) | {r.name: r.raw_state for r in listing.resources}
 
 
 def describe_stray(stray: Resource, spec: ProviderSpec) -> str:

@@ -27,7 +27,9 @@ def status(arguments: Arguments) -> int:
         attempt = "not started" if state["attempt"] is None else f"attempt {state['attempt']}"
         step = "" if state["last_step"] is None else f", step {state['last_step']}"
         nodes = (
-            f", up: {', '.join(n.split('/')[-1] for n in state['nodes'])}" if state["nodes"] else ""
+            f", slices: {', '.join(n.split('/')[-1] for n in state['nodes'])}"
+            if state["nodes"]
+            else ""
         )
         what = told_trials(state) or f"{attempt}{step}"
         print(f"{state['name']}: {state['phase']}, {what}{nodes}")

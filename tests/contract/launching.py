@@ -50,7 +50,8 @@ PATIENCE: Mapping[tuple[Any, str], float] = {
 
 @dataclass(frozen=True)
 class Moment:
-    """When something befalls a launcher, and what: at one of its calls of the API, or at a time.
+    """When something befalls a launcher, and what: at one of its calls of the API, by number or by
+    method, or at a time.
 
     The deed is `kill`, `interrupt`, `interrupt twice`, or a fault, which strikes the launcher's
     node of that index, or its queued resource if `queued`.
@@ -58,11 +59,16 @@ class Moment:
 
     deed: str
     call: int = 0
+    method: str = ""
     after: bool = False  # not before the call is made, but when it has been answered
     seconds: float | None = None  # since the start; in place of a call
     state: str = ""
     index: int = 0
     queued: bool = False
+
+    def is_at(self, count: int, method: str) -> bool:
+        by_method = bool(self.method) and method.endswith(f"/{self.method}")
+        return self.seconds is None and (self.call == count or by_method)
 
 
 @dataclass(frozen=True)
@@ -206,17 +212,16 @@ class Fate(grpc.UnaryUnaryClientInterceptor):
         with self._lock:
             self._count += 1
             count = self._count
-        self._at(count, after=False)
-        answer = continuation(details, request)
-        if any(moment.call == count and moment.after for moment in self._act.moments):
-            answer.code()  # waits for it
-            self._at(count, after=True)
-        return answer
-
-    def _at(self, count: int, *, after: bool) -> None:
-        for moment in self._act.moments:
-            if moment.seconds is None and moment.call == count and moment.after == after:
+        now = [moment for moment in self._act.moments if moment.is_at(count, method)]
+        for moment in now:
+            if not moment.after:
                 self._do(moment)
+        answer = continuation(details, request)
+        for moment in now:
+            if moment.after:
+                answer.code()  # waits for it
+                self._do(moment)
+        return answer
 
     def _do(self, moment: Moment) -> None:
         match moment.deed:

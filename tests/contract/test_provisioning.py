@@ -463,7 +463,7 @@ def test_an_interrupt_takes_away_what_was_made_anew(world: World) -> None:
     """What was up could not be used, so that another was made in its place."""
     world.renew()
     assert world.run(launch("x", "node", verb="up")) == [0]
-    stop = Moment("interrupt", seconds=1.0)
+    stop = Moment("interrupt", method="CreateNode", after=True)
     assert world.run(launch("x", "node", moments=(stop,), hold=PATIENCE / 2)) == [130]
     assert not world.ours()
     assert not world.records("a")
@@ -486,7 +486,7 @@ def test_a_slice_that_goes_while_it_is_made_is_made_again_alone(world: World, in
     world.renew()
     began = str(world.control("ledger")["written"])
     slow = {"fault": "slow-create", "node": f"x-s{index}", "seconds": "30s", "count": 1}
-    going = Moment("preempt", seconds=1.0, index=index)
+    going = Moment("preempt", call=8, after=True, index=index)  # both have been created by then
     with emulator.arm(world.endpoint, [slow], ()):
         assert world.run(launch("x", "two nodes", moments=(going,))) == [0]
     made = [r["name"] for r in world.control("ledger")["nodes"] if r["created"] >= began]

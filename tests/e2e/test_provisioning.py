@@ -33,7 +33,7 @@ WRONG_ZONE = {
     "message": "the accelerator v2-8 was not found in zone",
     "count": 99,
 }
-DENIED = {"code": "PERMISSION_DENIED", "message": "Permission tpu.nodes.create denied", "count": 99}
+DENIED = {"code": "PERMISSION_DENIED", "message": "Permission tpu.nodes.* denied", "count": 99}
 
 
 def rules(*given: Mapping[str, Any]) -> str:
@@ -69,7 +69,7 @@ def test_a_chain_goes_on_from_zone_to_zone_until_a_queue_grants(place: Place) ->
         {"fault": "stockout", "zone": A, "count": 1},
         {"fault": "operation-error", "zone": A, "method": "CreateQueued*", **NO_CAPACITY},
         {"fault": "call-error", "zone": B, "method": "Create*", **WRONG_ZONE},
-        {"fault": "call-error", "zone": C, "method": "Create*", **DENIED},
+        {"fault": "call-error", "zone": C, "method": "*", **DENIED},  # looks as well
         {"fault": "stockout", "zone": D, "count": 1},
         {"fault": "queue-wait", "zone": D, "seconds": "2s"},
     )
@@ -196,6 +196,23 @@ def test_down_ends_a_run_that_waits_in_the_queue(place: Place) -> None:
     assert "wait: nothing is left" in place.run("down", "wait")
     assert process.wait(60) == 130
     assert place.result("wait")["status"] == "cancelled"
+    place.assert_clean()
+
+
+def test_the_same_command_after_a_death_keeps_its_place_in_the_queue(place: Place) -> None:
+    process = place.start(*QUEUED, rules({"fault": "stockout"}), "name=held")
+    wait_until(lambda: states(place).get("held") == "WAITING_FOR_RESOURCES")
+    endpoint = emulator.read_endpoint(place.home / "emulator")
+    assert endpoint is not None
+    with emulator.arm(endpoint, [{"fault": "stockout", "node": "held"}], ()):
+        process.kill()
+        process.wait()
+        assert "queuedResources/held (WAITING_FOR_RESOURCES), its Ray head" in place.run("gc")
+        again = place.start(*QUEUED, "name=held")
+        place.wait_for("held", "adopted")
+    assert again.wait(60) == 0
+    (queued,) = place.emulator("ledger")["queued_resources"]
+    assert queued["name"].endswith("queuedResources/held")
     place.assert_clean()
 
 
