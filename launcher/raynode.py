@@ -33,7 +33,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-# Between Ray's default worker ports, which end at 19999, and the ephemeral range from 32768.
+# Above those of an agent's processes, below the ephemeral range from 32768 of Ray's workers.
 PORT_BASE, PORTS_PER_BLOCK = 20_000, 8
 HOST_BLOCKS, HEAD_BLOCKS = 1024, 572
 START_TRIES = 3  # a port that was free may be taken a moment later
