@@ -48,9 +48,11 @@ class Memory:
             registry.write_json(self._path, {**self._recent(), key(choice): self._clock()})
 
     def order(self, choices: Sequence[Choice]) -> list[Choice]:
-        """Those that have not failed lately in their own order, then the others, oldest first."""
+        """Those that have not failed lately in their own order, then the others, oldest first: of
+        each number of slices, since a larger one is worth more than a better place.
+        """
         failed = self._recent()
-        return sorted(choices, key=lambda choice: failed.get(key(choice), 0.0))
+        return sorted(choices, key=lambda c: (-len(c.nodes), failed.get(key(c), 0.0)))
 
     def _recent(self) -> Mapping[str, float]:
         since = self._clock() - REMEMBER_SECONDS
