@@ -11,8 +11,9 @@ import contextlib
 import logging
 import platform
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from launcher import coordinator, raynode
@@ -37,6 +38,8 @@ from launcher.hosts.member import Place
 from launcher.words import counted
 
 NAMESPACE = "launcher"
+# Ray's labels (https://docs.ray.io/en/latest/ray-core/scheduling/labels.html).
+SLICE, WORKER, POD = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"
 KILL_SECONDS = 2.0  # for an agent that is not needed to be gone
 # What Ray ships to the hosts by value: they have no launcher installed.
 ON_HOSTS = (
@@ -67,6 +70,8 @@ class Host:
     python: str
     ray: str
     agent: Any
+    # What its metadata says otherwise than the launcher: the launcher's value and its own, by key.
+    wrong: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def place(self) -> Place:
@@ -121,10 +126,20 @@ def disconnect(head: Head | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A slice whose hosts are to join: its node id, and what tells them from earlier ones."""
+    """A slice whose hosts are to join: its node id, and what tells them from earlier ones.
+
+    `says` is what the metadata of each of them has to say, if it says anything of these keys.
+    """
 
     node: str
     incarnation: str
+    says: Mapping[str, str] = field(default_factory=dict)
+
+    def told(self, worker: int) -> dict[str, str]:
+        """What a host is told of itself; nothing where no launcher has made the slice."""
+        if not self.incarnation:
+            return {}
+        return {tpu_env.NODE: self.node, tpu_env.WORKER: str(worker), **self.says}
 
 
 def gather(
@@ -159,7 +174,8 @@ def answered(
 ) -> dict[Place, Host]:
     import ray
 
-    answers = {handle.hello.remote(): place for place, handle in agents.items()}
+    told = {place: slices[place[0]].told(place[1]) for place in agents}
+    answers = {handle.hello.remote(told[place]): place for place, handle in agents.items()}
     hosts: dict[Place, Host] = {}
     try:
         while waiting := [answer for answer, place in answers.items() if place not in hosts]:
@@ -169,7 +185,8 @@ def answered(
                 hosts[place] = to_host(place, answer, agents[place])
                 joined(place)
             if not ready and is_late():
-                raise ClusterError(missing(slices, {answers[x] for x in waiting}, console))
+                absent = missing(slices, {answers[x] for x in waiting}, console)
+                raise ClusterError("\n".join([absent, *strangers(slices, ray.nodes())]))
             pause(0)
     except BaseException:
         left = [answer for answer, place in answers.items() if place not in hosts]
@@ -179,6 +196,7 @@ def answered(
         if left:  # its name is free again when it is gone
             ray.wait(left, num_returns=len(left), timeout=KILL_SECONDS)
         raise
+    require_true(hosts)
     require_equal_versions(hosts)
     return dict(sorted(hosts.items()))
 
@@ -204,8 +222,8 @@ def ask(node: str, worker: int, incarnation: str, suffix: str = "") -> Any:
             resources={node: 0.001},
             max_restarts=0,
             label_selector={
-                "ray.io/tpu-slice-name": node,
-                "ray.io/tpu-worker-id": str(worker),
+                SLICE: node,
+                WORKER: str(worker),
                 raynode.INCARNATION_LABEL: incarnation,
             },
         )
@@ -236,7 +254,19 @@ def to_host(place: Place, answer: Any, handle: Any) -> Host:
         raise SliceLost(f"s{place[0]} h{place[1]} died while it joined{fault}") from error
     except ray.exceptions.RayError as error:
         raise ClusterError(f"the agent on s{place[0]} h{place[1]} failed: {error}") from error
-    return Host(*place, hello["node"], hello["address"], hello["python"], hello["ray"], handle)
+    own = (hello["node"], hello["address"], hello["python"], hello["ray"])
+    return Host(*place, *own, handle, hello["wrong"])
+
+
+def require_true(hosts: Mapping[Place, Host]) -> None:
+    """Raises ClusterError if the metadata of a host contradicts what the launcher asked for."""
+    lines = [
+        f"  s{s} h{h} ({host.node}): its metadata says {key}={found}, the launcher {asked}"
+        for (s, h), host in sorted(hosts.items())
+        for key, (asked, found) in host.wrong.items()
+    ]
+    if lines:
+        raise ClusterError("\n".join(["slices are not what they were asked to be:", *lines]))
 
 
 def require_equal_versions(hosts: Mapping[Place, Host]) -> None:
@@ -268,6 +298,20 @@ def missing(
         text = console(node, worker).strip() or "(empty: it may never have booted)"
         lines += [f"    | {line}" for line in text.splitlines()[-12:]]
     return "\n".join(lines)
+
+
+def strangers(slices: Mapping[int, Expected], nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each name by which nobody, or more than one host, was to join, among the `nodes`,
+    in the form of `ray.nodes()`, of these slices: their metadata gave it to them.
+    """
+    labels = [node["Labels"] for node in nodes if node["Alive"] and SLICE in node["Labels"]]
+    own = {each.incarnation for each in slices.values()}
+    mine = [each for each in labels if each.get(raynode.INCARNATION_LABEL) in own]
+    counts = Counter((each[SLICE], each.get(WORKER, "")) for each in mine)
+    names = {each.node for each in slices.values()}
+    for (node, worker), count in sorted(counts.items()):
+        if count > 1 or node not in names:
+            yield f"  {counted(count, 'host')} joined as {node} worker {worker}"
 
 
 def view() -> dict[str, Any]:

@@ -16,7 +16,6 @@ from launcher.cluster import Host
 from launcher.errors import ClusterError
 from launcher.hosts.member import Ending, Member, Place
 from launcher.plan import Process
-from launcher.ranks import megascale
 from launcher.ranks.rendezvous import Meeting, ports_of_host
 
 ANSWER_SECONDS = 60.0  # to prepare, to start, or to take a piece of the code
@@ -36,9 +35,8 @@ class Attempt:
     """What is new in each attempt, beside the plan's processes. Times are seconds.
 
     `reattach`: for how long the processes go on without a supervisor. `hang_timeout`: from the last
-    output or metrics of any process to the end of all; None: never. `announced`: the slices were
-    made together, so that their metadata says how many they are. `recalled`: why the processes are
-    to save and leave now, for another attempt; "" while they are not.
+    output or metrics of any process to the end of all; None: never. `recalled`: why the processes
+    are to save and leave now, for another attempt; "" while they are not.
     """
 
     number: int
@@ -48,7 +46,6 @@ class Attempt:
     straggler_timeout: float | None
     hang_timeout: float | None = None
     reattach: float = 0.0
-    announced: bool = False
     recalled: Callable[[], str] = lambda: ""
 
 
@@ -222,11 +219,8 @@ def make_orders(
 ) -> dict[Place, dict[str, Any]]:
     """What each agent is to start: the plan's processes with this attempt's rendezvous."""
     ports = ports_of_host(max(process.index for process in processes) + 1)
-    prepared = ask(
-        hosts,
-        lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports, attempt.announced),
-    )
-    require_ready(hosts, prepared)
+    prepared = ask(hosts, lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports))
+    require_ready(prepared)
     meeting = Meeting(
         {place: host.address for place, host in hosts.items()},
         {place: answer["ports"] for place, answer in prepared.items()},
@@ -249,7 +243,7 @@ def make_orders(
     return {place: {**shared, "host": list(place), "processes": own[place]} for place in hosts}
 
 
-def require_ready(hosts: Mapping[Place, Host], prepared: Mapping[Place, Mapping[str, Any]]) -> None:
+def require_ready(prepared: Mapping[Place, Mapping[str, Any]]) -> None:
     """That each host can start, by its answer to `Agent.prepare`. Raises HostsLost for those where
     an earlier attempt lives on, and ClusterError.
     """
@@ -258,9 +252,6 @@ def require_ready(hosts: Mapping[Place, Host], prepared: Mapping[Place, Mapping[
         raise HostsLost(sorted(stuck), f"processes of an earlier attempt do not die ({names})")
     if bare := [place for place, answer in prepared.items() if not answer["code"]]:
         raise ClusterError(f"the code did not reach {', '.join(f's{s} h{h}' for s, h in bare)}")
-    says = {place: answer["says"] for place, answer in prepared.items()}
-    if wrong := megascale.contradictions(hosts, says):
-        raise ClusterError("\n  ".join(["slices are not what they were asked to be:", *wrong]))
 
 
 def attach_orders(

@@ -202,7 +202,7 @@ def run_gang(
     """
     processes = joined.choice.processes
     attempt = make_attempt(session, digest)
-    attempt = dataclasses.replace(attempt, announced=joined.announced, recalled=recalled)
+    attempt = dataclasses.replace(attempt, recalled=recalled)
     try:
         if found:
             return follow(session, joined, account, attempt, found["key"])

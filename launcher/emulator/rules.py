@@ -39,6 +39,8 @@ class Rule:
     limit: int = 0
     endpoints: int = 0
     slices: int = 3
+    key: str = ""
+    value: str = ""
     state: str = ""
     health: str = ""
     symptom: str = ""

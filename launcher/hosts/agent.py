@@ -9,7 +9,7 @@ needs the standard library and psutil, which Ray brings. Its duties, by module:
 * `journal`, `link`: send output, metrics, exits and a heartbeat to the supervisor over one TCP
   connection: that it breaks tells of a dead host thirty times sooner than Ray does;
 * `notices`: hear that the host will go;
-* `tpu_env`: say what the metadata says of this host;
+* `tpu_env`: say where the metadata of this host contradicts what it was told;
 * `stacks`: say where a process hangs.
 """
 
@@ -23,7 +23,9 @@ import random
 import shutil
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import psutil
@@ -32,9 +34,10 @@ from launcher.hosts.archive import unpack
 from launcher.hosts.descendants import adopt_orphans, end_those_with, has_ended
 from launcher.hosts.notices import Notices
 from launcher.hosts.processes import HostProcesses
-from launcher.hosts.tpu_env import read_tpu_env
+from launcher.hosts.tpu_env import contradictions
 
 PORTS = range(12_000, 20_000)  # below those that `raynode` gives to Ray's own processes
+NOTHING: Mapping[str, str] = MappingProxyType({})
 # Set by Ray, by the image or by an earlier tenant; never meant for the user's process.
 FOREIGN_PREFIXES = ("RAY_", "TPU_", "CLOUD_TPU_", "MEGASCALE_", "LAUNCHER_")
 
@@ -58,8 +61,10 @@ class Agent:
         self.metadata = environment  # tells where the metadata server is
         self.notices = Notices(environment, self._notice)
 
-    def hello(self) -> dict[str, Any]:
-        """Who this host is, and the versions that must equal those of its peers."""
+    def hello(self, told: Mapping[str, str] = NOTHING) -> dict[str, Any]:
+        """Who this host is, the versions that must equal those of its peers, and where its metadata
+        contradicts what it is `told` of itself.
+        """
         import ray
 
         return {
@@ -67,6 +72,7 @@ class Agent:
             "address": ray.util.get_node_ip_address(),
             "python": platform.python_version(),
             "ray": ray.__version__,
+            "wrong": contradictions(told, self.metadata),
         }
 
     def busy(self) -> bool:
@@ -94,20 +100,15 @@ class Agent:
                 unpack(file, self._code(digest))
             archive.unlink()
 
-    def prepare(
-        self, digest: str, key: str, ports: int = 1, announced: bool = False
-    ) -> dict[str, Any]:
+    def prepare(self, digest: str, key: str, ports: int = 1) -> dict[str, Any]:
         """End what an earlier attempt left here; give so many ports that are free now.
 
-        `left` are the ids of processes that do not die: the TPU may still be theirs. `says` is what
-        the metadata says of this host, if it was `announced` to say so.
+        `left` are the ids of processes that do not die: the TPU may still be theirs.
         """
         left = self.mine.end() if self.mine else []
         left += end_strays(self._attempts())
         self.mine, self.prepared = None, key
-        says = read_tpu_env(self.metadata) if announced else {}
-        code = self.has_code(digest)
-        return {"ports": free_ports(ports), "code": code, "left": left, "says": says}
+        return {"ports": free_ports(ports), "code": self.has_code(digest), "left": left}
 
     def start(self, order: dict[str, Any]) -> bool:
         """Start the processes of `order` (see `fanout.make_orders`) and report to its `callback`.

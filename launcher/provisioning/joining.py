@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 
 from launcher import cluster, coordinator
 from launcher.coordinator import Head
 from launcher.deadline import Deadline
 from launcher.errors import ClusterError
+from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import Pause
 from launcher.providers.states import State
 from launcher.provisioning import slices
+from launcher.provisioning.requests import Request
+from launcher.ranks import megascale
 from launcher.session import Session
 
 HEAD_SECONDS = 60.0
@@ -25,11 +28,24 @@ def expected(
     choice: Choice, incarnations: Mapping[str, str], part: Collection[int] | None = None
 ) -> dict[int, cluster.Expected]:
     """The slices of a choice whose hosts are to join, by slice number."""
+    says = [words for request in choice.requests for words in said(request)]
     return {
-        index: cluster.Expected(node, incarnations[node])
+        index: cluster.Expected(node, incarnations[node], says[index])
         for index, node in enumerate(choice.nodes)
         if part is None or index in part
     }
+
+
+def said(request: Request) -> Iterator[Mapping[str, str]]:
+    """What the hosts of each of its nodes have to say of the number of slices, and of which theirs
+    is: those of a queued resource of several as Google has it, others what the request tells.
+    """
+    count = len(request.nodes)
+    for index in range(count):
+        if count > 1:
+            yield {megascale.COUNT: str(count), megascale.INDEX: str(index)}
+        else:
+            yield tpu_env.parse(request.node["metadata"].get(tpu_env.SLICES, ""))
 
 
 def join_new(

@@ -47,12 +47,6 @@ class Joined:
     hosts: Mapping[Place, cluster.Host]
     states: Callable[[], Mapping[int, str]] | None = None
 
-    @property
-    def announced(self) -> bool:
-        """Whether the slices were asked for together, so that they say how many they are."""
-        together = any(len(request.nodes) > 1 for request in self.choice.requests)
-        return together and self.states is None
-
 
 def acquired(session: Session, *, stays: bool) -> contextlib.AbstractContextManager[Joined]:
     """Slices and cluster for the time of the block: made, or borrowed of a cluster that exists."""

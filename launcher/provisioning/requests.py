@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from launcher.hosts import tpu_env
 from launcher.provisioning.capacity import CAPACITIES, FLEX_START, QUEUED_RESERVED
 from launcher.spec import Machine, Offer, Queue, Spec
 
@@ -117,7 +118,21 @@ def requests_for(
     if CAPACITIES[offer.capacity].queued:
         nodes = multislice_ids(spec.name, slices) if slices > 1 else tuple(ids)
         return (queued_request(spec, offer, parent, node, spec.name, nodes),)
-    return tuple(Request("CreateNode", "v2", parent, id, node, (id,)) for id in ids)
+    count = 0 if spec.mode.is_elastic else slices
+    return tuple(
+        Request("CreateNode", "v2", parent, id, numbered(node, count, index), (id,))
+        for index, id in enumerate(ids)
+    )
+
+
+def numbered(node: Mapping[str, Any], slices: int, index: int) -> Mapping[str, Any]:
+    """The node with word of how many slices there are, and which this is, where that is one of
+    several and remains so. Google says it of those of one queued resource alone.
+    """
+    if slices < 2:
+        return node
+    words = {tpu_env.SLICES: tpu_env.numbering(slices, index)}
+    return {**node, "metadata": {**node["metadata"], **words}}
 
 
 def node_id(name: str, index: int) -> str:

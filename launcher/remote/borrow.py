@@ -15,6 +15,7 @@ from typing import Any
 
 from launcher import cluster, coordinator, raynode
 from launcher.accelerators import Accelerator
+from launcher.cluster import POD, SLICE, WORKER
 from launcher.deadline import Deadline
 from launcher.errors import ClusterError, Reason, Refused
 from launcher.hosts.agent import Agent
@@ -23,7 +24,6 @@ from launcher.plan import Choice
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 
-SLICE, WORKER, POD = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"
 HOLD_SECONDS = 30.0  # for the agents of a free slice to start; in a busy one they would wait
 AGAIN_SECONDS = 0.5
 

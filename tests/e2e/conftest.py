@@ -143,7 +143,13 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    base = tmp_path_factory.mktemp("place")
+    with opened(tmp_path_factory.mktemp("place")) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def opened(base: Path) -> Iterator[Place]:
+    """A place in that folder; nothing of it is left running."""
     temp = Path(f"/tmp/lt-{os.getpid()}-{base.name[-4:]}")  # short: sockets live below it
     made = Place(base / "user's folder", base / "home", temp)
     for folder in (made.folder, made.home, temp):

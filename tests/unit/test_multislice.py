@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from launcher import cluster
 from launcher.accelerators import lookup
-from launcher.cluster import Host
+from launcher.cluster import Expected, Host, require_true
 from launcher.compose import WORKLOADS, compose
 from launcher.emulator.machine import guest
 from launcher.emulator.tpu.wire import v2
-from launcher.errors import ConfigError
+from launcher.errors import ClusterError, ConfigError
 from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
 from launcher.plan import Plan, make_plan, part_of
-from launcher.provisioning import elastic, slices
+from launcher.provisioning import elastic, joining, slices
+from launcher.provisioning.chain import Memory
 from launcher.provisioning.requests import Identity
 from launcher.provisioning.slices import node_names, offer_of, provider_of, recorded_choice
 from launcher.ranks import megascale
+from launcher.raynode import INCARNATION_LABEL
 from launcher.spec import Spec
 
 sys.path.insert(0, str(WORKLOADS))
@@ -79,6 +80,16 @@ def test_a_larger_number_comes_before_a_better_offer() -> None:
         assert plan.widest(choice).offer == choice.offer
         assert choice.hosts == len(choice.processes) == 2 * len(choice.nodes)
         assert {p.env["LAUNCHER_NUM_SLICES"] for p in choice.processes} == {str(len(choice.nodes))}
+
+
+def test_a_larger_number_comes_before_a_zone_that_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path))
+    _, plan = planned("mode.slices=[1,2]", "cluster.capacity=[spot,on-demand]")
+    Memory().note(plan.first)
+    tried = [(len(c.nodes), c.offer.capacity) for c in Memory().order(plan.choices)]
+    assert tried == [(2, "on-demand"), (2, "spot"), (1, "on-demand"), (1, "spot")]
 
 
 @pytest.mark.parametrize(("slices_", "requests"), [("4", 1), ("[4]", 1), ("[2,4]", 4)])
@@ -142,15 +153,40 @@ def test_a_record_of_a_part_is_the_run_of_its_size(nodes: list[int], is_ours: bo
     assert slices.requests_of(found, None) == list(found.requests)
 
 
-@given(st.integers(1, 4), st.integers(0, 9), st.integers(0, 9))
-def test_a_contradiction_is_told_and_nothing_else_is(wrong: int, count: int, index: int) -> None:
-    says = {p: {megascale.COUNT: "2", megascale.INDEX: str(p[0])} for p in FOUR}
-    place = list(FOUR)[wrong - 1]
-    says[place] = {megascale.COUNT: str(count), megascale.INDEX: str(index)}
-    found = megascale.contradictions(FOUR, says)
-    assert len(found) == (count != 2) + (index != place[0])
-    assert all(f"s{place[0]} h{place[1]} (n-s{place[0]})" in text for text in found)
-    assert megascale.contradictions(FOUR, {place: {} for place in FOUR}) == []
+def test_every_host_is_told_what_its_metadata_has_to_say() -> None:
+    """Of the number of slices only where it is the same as long as the slice lives."""
+
+    def told(*words: str) -> list[dict[str, str]]:
+        _, plan = planned(*words)
+        incarnations = dict.fromkeys(plan.first.nodes, "f00")
+        return [one.told(1) for one in joining.expected(plan.first, incarnations).values()]
+
+    own = {"WORKER_ID": "1", "LAUNCHER_NUM_SLICES": "2"}
+    assert told("mode.slices=2") == [
+        {**own, "NODE_ID": "t-s0", "LAUNCHER_SLICE": "0"},
+        {**own, "NODE_ID": "t-s1", "LAUNCHER_SLICE": "1"},
+    ]
+    own = {"WORKER_ID": "1", "MEGASCALE_NUM_SLICES": "2"}
+    assert told("mode.slices=2", "cluster.capacity=queued-spot") == [
+        {**own, "NODE_ID": "t-s-0", "MEGASCALE_SLICE_ID": "0"},
+        {**own, "NODE_ID": "t-s-1", "MEGASCALE_SLICE_ID": "1"},
+    ]
+    elastic_run = [{"WORKER_ID": "1", "NODE_ID": f"t-s{index}"} for index in range(2)]
+    for capacity in ("on-demand", "queued-spot"):
+        assert told("mode.slices=[1,2]", f"cluster.capacity={capacity}") == elastic_run
+    assert told("mode.slices=1") == elastic_run[:1]
+    assert Expected("of somebody else", incarnation="").told(1) == {}
+
+
+def test_what_hosts_contradict_is_named_host_by_host() -> None:
+    require_true(FOUR)
+    wrong = {"NODE_ID": ("n-s1", "n-s7"), "LAUNCHER_SLICE": ("1", "0")}
+    with pytest.raises(ClusterError) as raised:
+        require_true({**FOUR, (1, 0): replace(FOUR[1, 0], wrong=wrong)})
+    assert str(raised.value).splitlines()[1:] == [
+        "  s1 h0 (n-s1): its metadata says NODE_ID=n-s7, the launcher n-s1",
+        "  s1 h0 (n-s1): its metadata says LAUNCHER_SLICE=0, the launcher 1",
+    ]
 
 
 def test_the_emulators_tpu_env_is_read_as_it_is_meant() -> None:
@@ -164,6 +200,22 @@ def test_the_emulators_tpu_env_is_read_as_it_is_meant() -> None:
         "MEGASCALE_SLICE_ID": "1",
     }
     assert tpu_env.parse("nonsense\n\n") == {}
+
+
+def test_hosts_that_join_by_another_name_than_theirs_are_named() -> None:
+    def node(name: str, worker: str, incarnation: str = "f00", alive: bool = True) -> Any:
+        labels = {cluster.SLICE: name, cluster.WORKER: worker, INCARNATION_LABEL: incarnation}
+        return {"Alive": alive, "Labels": labels}
+
+    there = [node("t-s0", "0"), node("t-s0", "1"), node("t-s0", "0", alive=False)]
+    slices_ = {0: Expected("t-s0", "f00"), 1: Expected("t-s1", "f00")}
+    head: Any = {"Alive": True, "Labels": {}}
+    assert list(cluster.strangers(slices_, [head, *there, node("other", "0", "ba5")])) == []
+    wrong = [*there, node("t-s0", "1"), node("t-s7", "0")]
+    assert list(cluster.strangers(slices_, wrong)) == [
+        "  2 hosts joined as t-s0 worker 1",
+        "  1 host joined as t-s7 worker 0",
+    ]
 
 
 @dataclass(frozen=True)

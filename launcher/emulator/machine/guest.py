@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -69,6 +69,7 @@ class Identity:
     worker: int
     addresses: tuple[str, ...]
     megascale: Megascale | None = None
+    wrong: Mapping[str, str] = field(default_factory=dict)  # what its metadata says instead
 
     @property
     def address(self) -> str:
@@ -177,16 +178,18 @@ def default_account(project: str) -> str:
 
 def attributes(me: Identity, accelerator: Accelerator, node: v2.Node) -> dict[str, str]:
     """The values below `instance/attributes/`: the node's own metadata, and what the API adds."""
+    tpu_env = _tpu_env(me, accelerator, node)
     added = {
         "accelerator-type": accelerator.accelerator_type,
         "agent-worker-number": str(me.worker),
         "instance-id": me.node,
         "worker-network-endpoints": _endpoints(me.uid, me.addresses),
         "tpu-env": "".join(
-            f"{key}: '{value}'\n" for key, value in _tpu_env(me, accelerator, node).items()
+            f"{key}: '{me.wrong.get(key, value)}'\n" for key, value in tpu_env.items()
         ),
     }
-    return {ATTRIBUTES + key: value for key, value in (dict(node.metadata) | added).items()}
+    wrong = {key: value for key, value in me.wrong.items() if key not in tpu_env}
+    return {ATTRIBUTES + key: value for key, value in (dict(node.metadata) | added | wrong).items()}
 
 
 def _endpoints(uid: str, addresses: Sequence[str]) -> str:

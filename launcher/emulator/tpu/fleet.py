@@ -156,6 +156,8 @@ class Fleet:
         await rest(self._strike("slow-boot", node, worker=worker))
         if rule := self._strike("stale-multislice", node, worker=worker):
             node.mislead(worker, rule.slices)
+        if rule := self._strike("wrong-metadata", node, worker=worker):
+            node.misstate(worker, rule.key, rule.value)
         host.boot(node.script)
 
     def _ready(self, node: EmulatedNode, operation: Operation | None = None) -> None:

@@ -187,7 +187,15 @@ class EmulatedNode(Changing):
     def mislead(self, worker: int, slices: int) -> None:
         """Has the metadata of a host speak of another job, of so many slices."""
         other = guest.Megascale(slices - 1, slices, f"{_NOWHERE}1")
-        me = self._identities[worker] = replace(self._identities[worker], megascale=other)
+        self._pretend(worker, replace(self._identities[worker], megascale=other))
+
+    def misstate(self, worker: int, key: str, value: str) -> None:
+        """Has the metadata of a host say something else of one key."""
+        me = self._identities[worker]
+        self._pretend(worker, replace(me, wrong={**me.wrong, key: value}))
+
+    def _pretend(self, worker: int, me: guest.Identity) -> None:
+        self._identities[worker] = me
         values = guest.attributes(me, self.accelerator, self.message)
         self.hosts[worker].metadata.replace(guest.ATTRIBUTES, values)
 
