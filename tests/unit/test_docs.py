@@ -17,6 +17,7 @@ from launcher.plan import plan_processes
 from launcher.providers.reasons import POLICIES
 from launcher.provisioning.capacity import CAPACITIES
 from launcher.ranks.rendezvous import Meeting, ports_of_host
+from launcher.spec import Spec
 from launcher.verbs import VERBS, Takes, take_apart
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,7 +45,22 @@ def test_a_command_is_one(command: str, tmp_path: Path, monkeypatch: pytest.Monk
         overrides = [word for word in arguments.overrides if "=" in word]
         is_sweep = "--multirun" in arguments.hydra
         for point in check_points(overrides) if is_sweep else [overrides]:
-            assert compose(point, cwd=tmp_path).cluster.offers
+            spec = compose(point, cwd=tmp_path)
+            assert spec.cluster.offers
+            assert_batch_divides(spec)
+
+
+def assert_batch_divides(spec: Spec) -> None:
+    """The batch of `lm` has rows for the chips of every number of slices."""
+    words = spec.workload.argv("python3") if spec.workload else ()
+    if not any(word.endswith("lm.py") for word in words):
+        return
+    given = dict(word[2:].partition("=")[::2] for word in words if word.startswith("--"))
+    batch, model = int(given.get("batch", 16)), int(given.get("model_parallel", 1))
+    for size in spec.mode.sizes:
+        for offer in spec.cluster.offers:
+            host = offer.accelerator.jax_devices_per_host
+            assert batch * model % (size * offer.accelerator.hosts * host) == 0, (size, offer)
 
 
 def table(page: str, heading: str) -> list[str]:
