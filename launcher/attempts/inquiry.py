@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -108,10 +108,10 @@ def look(provider: Provider, joined: Joined) -> dict[str, Any]:
     """Fields of the evidence. What the API does not tell, since it is away, is left out."""
     requests = joined.choice.requests
     names = [name for request in requests for name in request.node_names]
-    waiting = [request.name for request in requests if request.queued]
+    nodes_of = {request.name: request.nodes for request in requests if request.queued}
     try:
         with ThreadPoolExecutor(MOST_LOOKS) as pool:
-            found = list(pool.map(provider.get, (*names, *waiting)))
+            found = list(pool.map(provider.get, (*names, *nodes_of)))
     except ProvisioningError:
         return {}
     nodes, queued = dict(enumerate(found[: len(names)])), found[len(names) :]
@@ -125,11 +125,14 @@ def look(provider: Provider, joined: Joined) -> dict[str, Any]:
             for index, node in there.items()
             for kind, worker, details in node.symptoms
         ],
-        "queued": [queued_of(resource, range(len(names))) for resource in queued],
+        "queued": [
+            queued_of(resource, [joined.choice.nodes.index(node) for node in own])
+            for resource, own in zip(queued, nodes_of.values(), strict=True)
+        ],
     }
 
 
-def queued_of(resource: Resource | None, slices: range) -> Queued:
+def queued_of(resource: Resource | None, slices: Iterable[int]) -> Queued:
     if resource is None:
         return Queued(GONE, tuple(slices))
     code, error = resource.error or (None, "")

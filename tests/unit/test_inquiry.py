@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,15 @@ from launcher.attempts import inquiry
 from launcher.attempts.account import Account
 from launcher.attempts.budget import Budget
 from launcher.attempts.gang import Gang, Report
+from launcher.compose import compose
 from launcher.hosts.member import Ending, Member
 from launcher.judging.evidence import Evidence, Host
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import judge
+from launcher.plan import make_plan
+from launcher.providers import Resource
+from launcher.providers.states import State
+from launcher.provisioning.requests import Identity
 from tests.unit.test_budget import RETRY
 
 GONE = "the Ray head at 127.0.0.1:20 is gone"
@@ -82,3 +88,25 @@ def test_what_was_told_once_stays_known(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.window >= 0.3
     assert (found.created, found.node_states) == ({0: "now"}, {0: "READY"})
     assert judge(found).outcome is Outcome.WORKLOAD_FAILED
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lost"), [("[1,2]", (1,)), ("2", (0, 1))], ids=["one request each", "one of both"]
+)
+def test_a_queued_resource_that_goes_takes_its_own_slices_with_it(
+    tmp_path: Path, sizes: str, lost: tuple[int, ...]
+) -> None:
+    words = ["name=t", "cluster=v4-8", "cluster.capacity=queued-spot", f"mode.slices={sizes}"]
+    plan = make_plan(compose(words, cwd=tmp_path), Identity("me", "0123456789ab", "p"))
+    *_, queued = plan.first.requests
+    away = {queued.name: "SUSPENDED", plan.first.requests[-1].node_names[-1]: "PREEMPTED"}
+
+    def get(name: str) -> Resource:
+        raw = away.get(name, "ACTIVE" if "/queuedResources/" in name else "READY")
+        return Resource(name, State.READY, raw, "v4-8")
+
+    provider: Any = SimpleNamespace(get=get)
+    joined: Any = SimpleNamespace(choice=plan.first)
+    found = inquiry.look(provider, joined)
+    endings = [Ending(Member(1, 0), None, "its host's connection broke", 1.0)]
+    assert judge(Evidence(endings, **found)).slices == lost
