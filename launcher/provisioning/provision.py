@@ -22,7 +22,6 @@ from launcher.errors import Interrupted, LauncherError, Refused, Superseded
 from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
-from launcher.providers.states import State
 from launcher.provisioning import joining, removal, slices
 from launcher.session import Session
 from launcher.words import counted
@@ -92,24 +91,29 @@ def made(session: Session, *, stays: bool) -> Iterator[Joined]:
 def adopt(
     session: Session, record: Mapping[str, Any], choice: Choice, stays: bool
 ) -> Joined | None:
-    """The hosts that are up under this name, or None when they must be made anew."""
+    """The hosts that are up under this name, with new slices in the place of those that are not;
+    None when all must be made anew.
+    """
     head = coordinator.find_head(record["head"])
     if head is None or not coordinator.is_up(head):
         return None
     renewed = {"supervisor": registry.this_process(), "folder": str(session.folder.path)}
     registry.write_record(session.spec.name, {**record, **renewed, "stays": stays})
     states = slices.standing(session, choice)
-    if states & {None, State.DEAD, State.DELETING}:
-        session.tell("adopt", "not all is there any more: made anew")
-        return None
     if slices.are_coming(states, record):
         return taken_up(session, record, head, choice)
-    hosts = join_again(session, head, choice, JOIN_AGAIN_SECONDS)
+    broken = slices.not_usable(states, record)
+    if states and len(broken) == len(states):
+        session.tell("adopt", "nothing of it is there any more: made anew")
+        return None
+    kept = set(range(len(choice.nodes))) - set(broken)
+    hosts = join_again(session, head, choice, JOIN_AGAIN_SECONDS, kept)
     if hosts is None:
         leave(session)
         return None
     session.tell("adopted", f"{counted(len(hosts), 'host')} up already")
-    return Joined(head, choice, hosts)
+    joined = Joined(head, choice, hosts)
+    return renew(session, joined, broken) if broken else joined
 
 
 def taken_up(

@@ -167,22 +167,30 @@ def take(
     return obtain(session, choice, fill, meanwhile, incarnation, part=part, before=before)
 
 
-def standing(session: Session, choice: Choice) -> set[State | None]:
-    """The states of what a launcher before this one has asked for, None for what is not there;
-    empty when the API cannot be asked.
+def standing(session: Session, choice: Choice) -> Sequence[State | None]:
+    """The state of each request of a launcher before this one, None for what is not there; empty
+    when the API cannot be asked.
     """
     try:
         found = [session.provider.get().get(request.name) for request in choice.requests]
     except ProvisioningError:
-        return set()
-    return {each.state if each else None for each in found}
+        return ()
+    return [each.state if each else None for each in found]
 
 
-def are_coming(states: Collection[State | None], record: Mapping[str, Any]) -> bool:
+def are_coming(states: Sequence[State | None], record: Mapping[str, Any]) -> bool:
     """Whether slices that were asked for together are waited for, and nothing runs on them yet."""
     together = len(set(record["incarnations"].values())) == 1
     waited = any(state in WAITED_FOR for state in states)
-    return together and waited and record["attempt"] is None
+    whole = all(state in WAITED_FOR or state is State.READY for state in states)
+    return together and waited and whole and record["attempt"] is None
+
+
+def not_usable(states: Sequence[State | None], record: Mapping[str, Any]) -> list[int]:
+    """Which requests have come to nothing; also those that are not READY, if nothing runs there."""
+    idle = record["attempt"] is None
+    usable = (State.READY,) if idle else (State.READY, State.PENDING, State.WAITING)
+    return [index for index, state in enumerate(states) if state not in usable]
 
 
 def take_up(

@@ -174,8 +174,7 @@ def test_fewer_slices_after_a_loss_and_more_when_capacity_returns(place: Place) 
     assert asked(place, ready=True) == ["e-s0", "e-s0", "e-s1"]
     process.terminate()
     assert process.wait(60) == 130
-    sizes = [(e["before"], e["slices"]) for e in place.events("e") if e["kind"] == "resized"]
-    assert sizes == [(2, 1), (1, 2)]
+    assert sizes(place, "e") == [(2, 1), (1, 2)]
     assert "slice of" not in log(place, "e", 1, "s0-h0")
     for attempt, processes in enumerate((2, 1, 2)):
         assert f"process 0 of {processes}: text" in log(place, "e", attempt, "s0-h0")
@@ -185,6 +184,27 @@ def test_fewer_slices_after_a_loss_and_more_when_capacity_returns(place: Place) 
     result = place.result("e")
     assert (result["preemptions"], result["failures"]) == (1, 0)
     place.assert_clean()
+
+
+@pytest.mark.stress
+def test_queued_slices_of_an_elastic_run_are_lost_one_by_one(train: Place) -> None:
+    queued = ("cluster.capacity=queued-spot", "cluster.queue_timeout=8s", "name=q")
+    words = ("workload.script=train.py", "workload.args.steps=1000")
+    process = train.start(*ELASTIC, *queued, *words)
+    wait_for_step(train, "q", 3)
+    train.emulator("fault", "stockout", "q-s1", "--lasts", "20s")
+    preempt(train, "q-s1")
+    wait_until(lambda: len(sizes(train, "q")) == 2, 120)
+    assert sizes(train, "q") == [(2, 1), (1, 2)]
+    assert asked(train).count("q-s0") == 1
+    process.terminate()
+    assert process.wait(60) == 130
+    train.assert_clean()
+
+
+def sizes(place: Place, name: str) -> list[tuple[int, int]]:
+    """Every change of the number of slices."""
+    return [(e["before"], e["slices"]) for e in place.events(name) if e["kind"] == "resized"]
 
 
 def require_steps_go_on(place: Place, name: str, lost: list[int]) -> None:
@@ -223,6 +243,27 @@ def test_a_launcher_that_is_killed_while_it_probes_leaves_nothing(
     assert "k-s1" in train.run("gc")
     shown = train.run(*words)
     assert "went on by itself" in shown
+    assert train.result("k")["status"] == "succeeded"
+    train.assert_clean()
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", pytest.param("CREATING", marks=pytest.mark.stress)])
+def test_a_launcher_that_is_killed_costs_no_healthy_slice(train: Place, state: str) -> None:
+    """The other one is lost, or is just being replaced, when the same command comes."""
+    words = (*TWO, *QUICK, "workload.script=train.py", "workload.args.steps=100", "name=k")
+    process = train.start(*words)
+    wait_for_step(train, "k", 3)
+    if state == "PREEMPTED":
+        kill_supervisor(train, process)
+        train.emulator("fault", "preempt", "k-s1")
+    else:
+        train.emulator("fault", "slow-create", "k-s1", "--seconds", "90s", "--count", "1")
+        preempt(train, "k-s1")
+        wait_until(lambda: states(train).get("k-s1") == state)
+        kill_supervisor(train, process)
+    shown = train.run(*words)
+    assert "1 host up already" in shown
+    assert asked(train).count("k-s0") == 1
     assert train.result("k")["status"] == "succeeded"
     train.assert_clean()
 
