@@ -21,6 +21,7 @@ from launcher.errors import ClusterError, ConfigError
 from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
 from launcher.plan import Plan, make_plan, part_of
+from launcher.providers.states import State
 from launcher.provisioning import elastic, joining, slices
 from launcher.provisioning.chain import Memory
 from launcher.provisioning.requests import Identity
@@ -151,6 +152,28 @@ def test_a_record_of_a_part_is_the_run_of_its_size(nodes: list[int], is_ours: bo
     assert found is not None
     assert node_names(found) == names
     assert slices.requests_of(found, None) == list(found.requests)
+
+
+@pytest.mark.parametrize(
+    ("states", "runs", "broken", "comes"),
+    [
+        ([State.READY, State.READY], True, [], False),
+        ([State.READY, State.DEAD], True, [1], False),
+        ([State.READY, None], False, [1], False),
+        ([State.READY, State.PENDING], True, [], False),  # such as one in repair: its hosts tell
+        ([State.READY, State.PENDING], False, [1], True),
+        ([State.DEAD, State.PENDING], False, [0, 1], False),
+        ([], True, [], False),  # the API is away
+    ],
+)
+def test_what_an_earlier_launcher_has_left_is_used_as_far_as_it_is_there(
+    states: list[State | None], runs: bool, broken: list[int], comes: bool
+) -> None:
+    record = {"attempt": {"number": 0} if runs else None, "incarnations": {"s0": "a", "s1": "a"}}
+    assert slices.not_usable(states, record) == broken
+    assert slices.are_coming(states, record) == comes
+    replacing = {**record, "incarnations": {"s0": "a", "s1": "b"}}
+    assert not slices.are_coming(states, replacing)
 
 
 def test_every_host_is_told_what_its_metadata_has_to_say() -> None:
