@@ -12,7 +12,7 @@ import logging
 import platform
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,7 +186,7 @@ def answered(
                 joined(place)
             if not ready and is_late():
                 absent = missing(slices, {answers[x] for x in waiting}, console)
-                raise ClusterError("\n".join([absent, *strangers(slices, ray.nodes())]))
+                raise ClusterError("\n".join([absent, *strangers(slices, agents, ray.nodes())]))
             pause(0)
     except BaseException:
         left = [answer for answer, place in answers.items() if place not in hosts]
@@ -300,18 +300,20 @@ def missing(
     return "\n".join(lines)
 
 
-def strangers(slices: Mapping[int, Expected], nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each name by which nobody, or more than one host, was to join, among the `nodes`,
-    in the form of `ray.nodes()`, of these slices: their metadata gave it to them.
+def strangers(
+    slices: Mapping[int, Expected], places: Iterable[Place], nodes: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """A line for each name by which no host, or more than one, was to join, among the `nodes`, in
+    the form of `ray.nodes()`, of these slices: their metadata gave it to them.
     """
-    labels = [node["Labels"] for node in nodes if node["Alive"] and SLICE in node["Labels"]]
     own = {each.incarnation for each in slices.values()}
+    wanted = {(slices[index].node, str(worker)) for index, worker in places}
+    labels = [node["Labels"] for node in nodes if node["Alive"]]
     mine = [each for each in labels if each.get(raynode.INCARNATION_LABEL) in own]
-    counts = Counter((each[SLICE], each.get(WORKER, "")) for each in mine)
-    names = {each.node for each in slices.values()}
-    for (node, worker), count in sorted(counts.items()):
-        if count > 1 or node not in names:
-            yield f"  {counted(count, 'host')} joined as {node} worker {worker}"
+    counts = Counter((each.get(SLICE, ""), each.get(WORKER, "")) for each in mine)
+    for name, count in sorted(counts.items()):
+        if count > 1 or name not in wanted:
+            yield f"  {counted(count, 'host')} joined as {name[0]} worker {name[1]}"
 
 
 def view() -> dict[str, Any]:

@@ -34,7 +34,7 @@ def contradictions(
 
 
 def attribute(name: str, environment: Mapping[str, str]) -> str:
-    """ "" where nobody answers, as on hosts that are no TPU VMs, or there is none of that name."""
+    """Empty where nobody answers, as on hosts that are no TPU VMs, or it is not there."""
     server = environment.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{server}/computeMetadata/v1/instance/attributes/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})

@@ -233,10 +233,12 @@ def test_hosts_that_join_by_another_name_than_theirs_are_named() -> None:
     there = [node("t-s0", "0"), node("t-s0", "1"), node("t-s0", "0", alive=False)]
     slices_ = {0: Expected("t-s0", "f00"), 1: Expected("t-s1", "f00")}
     head: Any = {"Alive": True, "Labels": {}}
-    assert list(cluster.strangers(slices_, [head, *there, node("other", "0", "ba5")])) == []
-    wrong = [*there, node("t-s0", "1"), node("t-s7", "0")]
-    assert list(cluster.strangers(slices_, wrong)) == [
+    nodes = [head, *there, node("other", "0", "ba5")]
+    assert list(cluster.strangers(slices_, FOUR, nodes)) == []
+    wrong = [*nodes, node("t-s0", "1"), node("t-s0", "2"), node("t-s7", "0")]
+    assert list(cluster.strangers(slices_, FOUR, wrong)) == [
         "  2 hosts joined as t-s0 worker 1",
+        "  1 host joined as t-s0 worker 2",
         "  1 host joined as t-s7 worker 0",
     ]
 
