@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -244,6 +245,23 @@ def test_a_launcher_that_is_killed_while_it_probes_leaves_nothing(
     shown = train.run(*words)
     assert "went on by itself" in shown
     assert train.result("k")["status"] == "succeeded"
+    train.assert_clean()
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_an_end_of_the_launcher_while_it_grows_leaves_nothing(train: Place, how: str) -> None:
+    words = (*ELASTIC, "workload.script=train.py", "workload.args.steps=200", "name=g")
+    process = train.start(*words, rules({"fault": "stockout", "node": "g-s1", "count": 1}))
+    wait_until(lambda: (train.folder / "runs/g/verdicts/attempt-0.json").exists(), 100)
+    assert train.verdict("g", 0)["outcome"] == "resized"
+    if how == "killed":
+        kill_supervisor(train, process)
+        train.run(*words)
+        assert train.result("g")["status"] == "succeeded"
+    else:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
     train.assert_clean()
 
 
