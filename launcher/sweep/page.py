@@ -25,9 +25,7 @@ def text(path: Path, found: Mapping[str, Any]) -> str:
     lines = [f"{path.name}: {_status(path)}, {len(rows)} trials", table.text(rows, goal)]
     if found["best"] and goal:
         lines.append(f"best by {goal.metric} ({goal.mode}): {found['best']}")
-    stopped = sum(row["status"] == "stopped" for row in rows)
-    steps = sum(row["iterations"] for row in rows)
-    lines.append(f"{steps} iterations in all; {stopped} trials were stopped early")
+    lines.append(table.told_steps(rows))
     return "\n".join([*lines, f"all of it: {path}"])
 
 
@@ -35,7 +33,7 @@ def html(path: Path, found: Mapping[str, Any]) -> str:
     """As one page."""
     goal, rows = folders.goal_of(found), found["trials"]
     cells = ([escape(cell) for cell in line] for line in table.cells(rows, goal))
-    parts = [table_of(table.head(rows, goal), cells)]
+    parts = [table_of(table.head(rows, goal), cells), f"<p>{table.told_steps(rows)}</p>"]
     if goal and any(_finite(row, goal) is not None for row in rows):
         parts += ["<h2>Best so far</h2>", best_so_far(rows, goal)]
         if table.keys(rows):

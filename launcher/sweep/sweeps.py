@@ -207,7 +207,7 @@ class Sweep:
         entries, rows = self.board.entries, self.board.rows()
         counts = {status: sum(e.status is status for e in entries) for status in Status}
         goal = self.board.goal
-        found = table.best(rows, goal)
+        found, (made, saved) = table.best(rows, goal), table.steps(rows)
         failed = next((entry for entry in entries if entry.status is Status.FAILED), None)
         code = error.exit_code if error else failed.exit_code if failed else 0
         status = "cancelled" if isinstance(error, Interrupted) else "error" if error else None
@@ -219,6 +219,8 @@ class Sweep:
             "trials": counts,
             "metric": goal.metric if goal else None,
             "best": found["trial"] if found else None,
+            "steps": made,
+            "steps_saved": saved,
             "cost_usd": self.cost_usd,
         }
 
@@ -226,7 +228,8 @@ class Sweep:
         """The table, the best first."""
         rows, goal = self.board.rows(), self.board.goal
         print(table.text(rows, goal), flush=True)
-        self.screen.phase("done", f"{self.board.counts()}; {self.folder}")
+        told = f"{self.board.counts()}; {table.told_steps(rows)}; {self.folder}"
+        self.screen.phase("done", told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -498,6 +498,28 @@ def test_the_shape_of_the_table() -> None:
     assert table.cells([row("e", {}, lr="")], UP)[0][3] == "''"
 
 
+@pytest.mark.parametrize(
+    ("trials", "found", "told"),
+    [
+        ([("succeeded", 9), ("succeeded", 9)], (18, 0), "18 steps"),
+        (
+            [("succeeded", 9), ("stopped", 1), ("stopped", 3), ("failed", 2), ("waiting", None)],
+            (15, 14),
+            "15 steps; 2 trials were stopped early: 14 of 29 steps saved (48%)",
+        ),
+        ([("stopped", 1), ("running", 4)], (5, None), "5 steps; 1 trial was stopped early"),
+        ([("stopped", 9), ("succeeded", 9)], (18, 0), "18 steps; 1 trial was stopped early"),
+        ([("succeeded", None), ("stopped", None)], (0, 0), "0 steps; 1 trial was stopped early"),
+    ],
+)
+def test_steps_that_stopping_early_saves(
+    trials: list[tuple[str, int | None]], found: tuple[int, int | None], told: str
+) -> None:
+    rows = [{**row("t", {}, status), "step": step} for status, step in trials]
+    assert table.steps(rows) == found
+    assert table.told_steps(rows) == told
+
+
 def test_names_as_short_as_they_are_clear() -> None:
     keys = ["workload.args.lr", "workload.env.lr", "mode.slices"]
     assert table.short(keys) == ["args.lr", "env.lr", "slices"]
@@ -518,6 +540,8 @@ def test_the_page(tmp_path: Path) -> None:
     assert "&lt;a&gt;" in drawn
     assert "<a>" not in drawn
     assert "best by loss (min): 1" in page.text(tmp_path, found)
+    assert "3 steps" in page.text(tmp_path, found)
+    assert "<p>3 steps</p>" in drawn
 
 
 def test_the_screen_of_a_terminal(tmp_path: Path, spec: Spec) -> None:
