@@ -1,11 +1,12 @@
 """Which chips of a host a process gets, and the variables that tell it so. Pure.
 
-Chips are shared out in two ways:
+Chips are shared out in three ways:
 
 * `one_of_slice`: a process for each chip, all of a slice together one machine, as PyTorch/XLA has
   it. The values are those of its own `torch_xla._internal.tpu.configure_topology`;
 * `part_of_host`: some chips of one host that know of no others, such as those of a trial beside
-  other trials.
+  other trials;
+* `part_of_slice`: likewise some hosts of a slice, whose chips have the shape of a published type.
 
 libtpu, which opens the chips, reads the TPU_* variables and CLOUD_TPU_TASK_ID. Where CPU devices
 stand in for the chips, CPU_NUM_DEVICES (PyTorch/XLA) and JAX_NUM_CPU_DEVICES say how many; a TPU
@@ -14,9 +15,10 @@ host does not heed them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from launcher.accelerators import Accelerator
+from launcher.accelerators import Accelerator, all_types, lookup
 
 # A part of a host as a box, by its number of chips: those that libtpu takes. So JAX's own runner of
 # multi-process tests (jax/_src/test_multiprocess.py) and Ray (ray/_private/accelerators/tpu.py).
@@ -87,19 +89,68 @@ def part_of_host(accelerator: Accelerator, chips: int, part: int, port: int) -> 
         "TPU_PROCESS_PORT": str(port),
         "CLOUD_TPU_TASK_ID": "0",
         **_instead_of_metadata(accelerator, bounds),
+        "TPU_WORKER_HOSTNAMES": LOCAL,
         **_stand_ins(chips * accelerator.devices_per_chip),
     }
 
 
-def _instead_of_metadata(accelerator: Accelerator, bounds: str) -> dict[str, str]:
+def boxes(accelerator: Accelerator, hosts: int) -> list[tuple[int, ...]]:
+    """The worker ids of each part of so many hosts; none where a slice is not shared out so.
+
+    Worker ids count along x first, then y, then z, as TPU_PROCESS_BOUNDS has its tasks.
+    """
+    whole, part = _ints(accelerator.host_bounds), _ints(_box(accelerator, hosts))
+    if not part or any(all_ % own for all_, own in zip(whole, part, strict=True)):
+        return []
+    found: dict[tuple[int, ...], list[int]] = {}
+    cells = itertools.product(*map(range, reversed(whole)))
+    for worker, (z, y, x) in enumerate(cells):
+        found.setdefault((z // part[2], y // part[1], x // part[0]), []).append(worker)
+    return [tuple(workers) for _, workers in sorted(found.items())]
+
+
+def part_of_slice(accelerator: Accelerator, hosts: int, worker: int) -> dict[str, str]:
+    """Of the process on the host that is the `worker`-th of one of the `boxes`.
+
+    `meeting` adds what is known only when the hosts are there.
+    """
+    bounds, own = _box(accelerator, hosts), accelerator.chips_per_host_bounds
+    return {
+        "TPU_VISIBLE_CHIPS": ",".join(map(str, range(accelerator.chips_per_host))),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": own,
+        "TPU_PROCESS_BOUNDS": bounds,
+        "CLOUD_TPU_TASK_ID": str(worker),
+        **_instead_of_metadata(accelerator, own, bounds, worker),
+        **_stand_ins(accelerator.jax_devices_per_host),
+    }
+
+
+def _box(accelerator: Accelerator, hosts: int) -> str:
+    """The hosts of a part as a box, as the published type of so many chips has them; or nothing."""
+    chips, own = hosts * accelerator.chips_per_host, _ints(accelerator.chips_per_host_bounds)
+    for name in all_types():
+        kind = lookup(name)
+        if (kind.generation, kind.chips) == (accelerator.generation, chips):
+            shape = zip(_ints(kind.chip_bounds), own, strict=True)
+            counts = [divmod(all_, chips) for all_, chips in shape]
+            return "" if any(rest for _, rest in counts) else ",".join(str(n) for n, _ in counts)
+    return ""
+
+
+def _ints(bounds: str) -> list[int]:
+    return [int(word) for word in bounds.split(",") if word]
+
+
+def _instead_of_metadata(
+    accelerator: Accelerator, chips: str, hosts: str = ALONE, worker: int = 0
+) -> dict[str, str]:
     """The metadata server would tell of the whole slice (pytorch/xla#7714)."""
     return {
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_ACCELERATOR_TYPE": accelerator.accelerator_type,
-        "TPU_HOST_BOUNDS": ALONE,
-        "TPU_CHIPS_PER_HOST_BOUNDS": bounds,
-        "TPU_WORKER_ID": "0",
-        "TPU_WORKER_HOSTNAMES": LOCAL,
+        "TPU_HOST_BOUNDS": hosts,
+        "TPU_CHIPS_PER_HOST_BOUNDS": chips,
+        "TPU_WORKER_ID": str(worker),
     }
 
 

@@ -43,7 +43,7 @@ class Part:
 
     @property
     def title(self) -> str:
-        """`s0`, `s0-1`, `s0 h2`, `s0 h0 c4-5`."""
+        """`s0`, `s0-1`, `s0 h2`, `s0 h0,2`, `s0 h0 c4-5`."""
         words = [f"s{_span(self.slices)}"]
         words += [] if self.alone and not self.chips else [f"h{_span(self.hosts)}"]
         words += [f"c{_span(range(self.chips[0], sum(self.chips)))}"] if self.chips else []
@@ -51,7 +51,10 @@ class Part:
 
 
 def _span(numbers: tuple[int, ...] | range) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+    first, last = numbers[0], numbers[-1]
+    if list(numbers) != [*range(first, last + 1)]:
+        return ",".join(map(str, numbers))
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def parts(spec: Spec, accelerator: Accelerator) -> tuple[Part, ...]:
@@ -77,14 +80,16 @@ def _slices(spec: Spec, accelerator: Accelerator, count: int) -> Iterator[Part]:
 def _hosts(spec: Spec, accelerator: Accelerator, count: int) -> Iterator[Part]:
     if count == accelerator.hosts:
         yield from _slices(spec, accelerator, 1)
-    elif count != 1:
+        return
+    boxes = chips.boxes(accelerator, count)
+    if not boxes:
+        can = [n for n in range(1, accelerator.hosts) if chips.boxes(accelerator, n)]
+        hint = f"hosts: {', '.join(map(str, [*can, accelerator.hosts]))}"
         name = accelerator.accelerator_type
-        hint = f"hosts: 1, or slices: 1, which is all {accelerator.hosts} of them"
-        raise _problem(f"a trial cannot have {count} of the hosts of a {name}", hint=hint)
-    else:
-        for slice_ in range(spec.mode.slices):
-            for host in range(accelerator.hosts):
-                yield Part((slice_,), (host,), alone=False)
+        raise _problem(f"a {name} cannot be shared out by {count} of its hosts", hint=hint)
+    for slice_ in range(spec.mode.slices):
+        for hosts in boxes:
+            yield Part((slice_,), hosts, alone=False)
 
 
 def _chips(spec: Spec, accelerator: Accelerator, count: int) -> Iterator[Part]:
@@ -111,7 +116,7 @@ def choice_of(spec: Spec, choice: Choice, part: Part) -> Choice:
     """What a trial with this part has of a choice: its processes, and the nodes it stands on."""
     offer = _offer(choice.offer, part)
     slices = len(part.slices)
-    own = _variables(choice.offer.accelerator, part)
+    whole = choice.offer.accelerator
     share = slices * offer.accelerator.chips / choice.chips
     cost = choice.cost_per_hour_usd
     return replace(
@@ -119,7 +124,9 @@ def choice_of(spec: Spec, choice: Choice, part: Part) -> Choice:
         hosts=slices * offer.accelerator.hosts,
         chips=slices * offer.accelerator.chips,
         requests=tuple(_requests(choice, part)),
-        processes=tuple(_with(process, own) for process in plan_processes(spec, offer, slices)),
+        processes=tuple(
+            _kept(process, whole, part) for process in plan_processes(spec, offer, slices)
+        ),
         cost_per_hour_usd=None if cost is None else cost * share,
     )
 
@@ -133,17 +140,18 @@ def _offer(offer: Offer, part: Part) -> Offer:
     return replace(offer, accelerator=small)
 
 
-def _variables(accelerator: Accelerator, part: Part) -> dict[str, str]:
-    """What keeps a process to its part; nothing where it has whole slices."""
+def _kept(process: Process, accelerator: Accelerator, part: Part) -> Process:
+    """With what keeps it to its part; as it is where that is whole slices."""
     if part.alone:
-        return {}
+        return process
+    if len(part.hosts) > 1:
+        own = chips.part_of_slice(accelerator, len(part.hosts), process.host)
+        all_of_host = tuple(range(accelerator.chips_per_host))
+        return replace(process, env={**process.env, **own}, chips=all_of_host)
     first, count = part.chips or (0, accelerator.chips_per_host)
     index = first // count
-    return chips.part_of_host(accelerator, count, index, LIBTPU_PORT + index)
-
-
-def _with(process: Process, variables: Mapping[str, str]) -> Process:
-    return replace(process, env={**process.env, **variables})
+    own = chips.part_of_host(accelerator, count, index, LIBTPU_PORT + index)
+    return replace(process, env={**process.env, **own})
 
 
 def _requests(choice: Choice, part: Part) -> Iterator[Request]:

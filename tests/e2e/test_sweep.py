@@ -216,6 +216,20 @@ def test_every_host_is_a_place(place: Place, words: list[str]) -> None:
     place.assert_clean()
 
 
+@pytest.mark.stress
+def test_some_hosts_of_a_slice_are_a_place(place: Place, words: list[str]) -> None:
+    (place.folder / "count.py").write_text(
+        "import jax; jax.distributed.initialize()\n"
+        "print(jax.process_count(), jax.device_count(), jax.local_device_count())"
+    )
+    more = ["cluster=v6e-16", "sweep.per_trial={hosts: 2}", "workload.script=count.py"]
+    place.run(*words, *more, "workload.args.lr=1,2,3")
+    assert {row["place"] for row in rows(place)} == {"s0 h0,2", "s0 h1,3"}
+    logs = [path.read_text() for path in Path(place.folder, "runs/s").glob("*/logs/*/*.log")]
+    assert logs == ["2 8 4\n"] * 6
+    place.assert_clean()
+
+
 ODD = ("a b", "c,d", "e/f", "", "ü=#1", "it's", 'q"q', "1e-5", "null")
 
 

@@ -98,3 +98,25 @@ def test_a_part_that_a_host_does_not_have(name: str, count: int, part: int) -> N
     arguments: Any = (accelerators.lookup(name), count, part, 9000)
     with pytest.raises(ValueError, match=rf"no part {part} of {count} chips"):
         chips.part_of_host(*arguments)
+
+
+@pytest.mark.parametrize("name", accelerators.all_types())
+def test_parts_of_a_slice_share_out_its_hosts_as_boxes_of_published_shapes(name: str) -> None:
+    kind = accelerators.lookup(name)
+    shapes = {
+        (other.chips, other.chip_bounds)
+        for other in map(accelerators.lookup, accelerators.all_types())
+        if other.generation == kind.generation
+    }
+    assert chips.boxes(kind, 1) == [(worker,) for worker in range(kind.hosts)]
+    for count in range(1, min(kind.hosts, 64) + 1):
+        boxes = chips.boxes(kind, count)
+        if not boxes:
+            continue
+        assert sorted(itertools.chain(*boxes)) == list(range(kind.hosts))
+        envs = [chips.part_of_slice(kind, count, worker) for worker in range(count)]
+        assert [env["CLOUD_TPU_TASK_ID"] for env in envs] == [str(n) for n in range(count)]
+        (bounds,) = {env["TPU_PROCESS_BOUNDS"] for env in envs}
+        own = kind.chips_per_host_bounds.split(",")
+        box = [int(a) * int(b) for a, b in zip(bounds.split(","), own, strict=True)]
+        assert (count * kind.chips_per_host, ",".join(map(str, box))) in shapes

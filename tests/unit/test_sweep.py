@@ -23,6 +23,7 @@ from launcher.compose import compose
 from launcher.errors import ClusterError, ConfigError
 from launcher.plan import make_plan
 from launcher.provisioning.requests import Identity
+from launcher.ranks.rendezvous import Meeting
 from launcher.spec import Spec
 from launcher.sweep import checkpoints, identity, layout, page, scores, table, trials
 from launcher.sweep.board import Board, SweepScreen, as_csv, document
@@ -147,7 +148,10 @@ def shared_out(cwd: Path, *words: str) -> list[str]:
         ("cluster=v6e-8 mode.slices=2", ["s0-1"]),
         ("cluster=v6e-8 mode.slices=2 sweep.per_trial={slices:1}", ["s0", "s1"]),
         ("cluster=v6e-16 sweep.per_trial={hosts:1}", ["s0 h0", "s0 h1", "s0 h2", "s0 h3"]),
+        ("cluster=v6e-16 sweep.per_trial={hosts:2}", ["s0 h0,2", "s0 h1,3"]),
         ("cluster=v6e-16 sweep.per_trial={hosts:4}", ["s0"]),
+        ("cluster={accelerator_type:v6e-32} sweep.per_trial={hosts:4}", ["s0 h0-3", "s0 h4-7"]),
+        ("cluster={accelerator_type:v4-32} sweep.per_trial={hosts:2}", ["s0 h0-1", "s0 h2-3"]),
         ("cluster=v6e-4 sweep.per_trial={chips:1}", [f"s0 h0 c{n}" for n in range(4)]),
         ("cluster=v6e-8 sweep.per_trial={chips:4}", ["s0 h0 c0-3", "s0 h0 c4-7"]),
         ("cluster=v6e-8 sweep.per_trial={chips:8}", ["s0"]),
@@ -166,7 +170,8 @@ def test_places(cwd: Path, words: str, titles: list[str]) -> None:
     [
         ("cluster=v6e-8 sweep.per_trial={chips:3}", "chips: 1, 2, 4, 8"),
         ("cluster=v6e-16 sweep.per_trial={chips:8}", "cannot be shared out by 8 chips"),
-        ("cluster=v6e-16 sweep.per_trial={hosts:2}", "hosts: 1, or slices: 1"),
+        ("cluster=v6e-16 sweep.per_trial={hosts:3}", "hosts: 1, 2, 4"),
+        ("cluster={accelerator_type:v2-32} sweep.per_trial={hosts:2}", "hosts: 1, 4"),
         ("cluster=v6e-8 mode.slices=3 sweep.per_trial={slices:2}", "3 slices cannot be shared"),
         ("cluster=v6e-8 sweep.per_trial={cores:2}", "must be one of"),
         ("cluster=v6e-8 sweep.per_trial={slices:1,chips:2}", "must be one of"),
@@ -187,6 +192,34 @@ def test_a_trial_on_some_chips_sees_them_alone(cwd: Path) -> None:
     assert {env["JAX_NUM_CPU_DEVICES"] for env in envs} == {"2"}
     assert len({env["TPU_PROCESS_PORT"] for env in envs}) == 4
     assert [choice.chips for choice in made] == [2, 2, 2, 2]
+
+
+def test_a_trial_on_some_hosts_knows_of_them_alone(cwd: Path) -> None:
+    spec = compose(["cluster=v6e-16", "sweep.per_trial={hosts: 2}"], cwd=cwd)
+    whole = make_plan(spec, ME).first
+    part = layout.parts(spec, spec.cluster.accelerator)[1]
+    assert part.places == {(0, 0): (0, 1), (0, 1): (0, 3)}
+    made = layout.choice_of(spec, whole, part)
+    assert (made.hosts, made.chips) == (2, 8)
+    addresses = {(0, 0): "10.0.0.2", (0, 1): "10.0.0.4"}
+    ports = {place: [9000 + place[1] * 10 + n for n in range(4)] for place in addresses}
+    meeting = Meeting(addresses, ports, dict.fromkeys(addresses, "n"))
+    for index, process in enumerate(made.processes):
+        env = meeting.env(process) | dict(process.env)
+        assert {name: env[name] for name in sorted(env) if name.startswith("TPU_")} == {
+            "TPU_ACCELERATOR_TYPE": "v6e-16",
+            "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
+            "TPU_HOST_BOUNDS": "1,2,1",
+            "TPU_PROCESS_ADDRESSES": "10.0.0.2:9002,10.0.0.4:9012",
+            "TPU_PROCESS_BOUNDS": "1,2,1",
+            "TPU_PROCESS_PORT": str(9002 + 10 * index),
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_VISIBLE_CHIPS": "0,1,2,3",
+            "TPU_WORKER_HOSTNAMES": "10.0.0.2,10.0.0.4",
+            "TPU_WORKER_ID": str(index),
+        }
+        assert (env["CLOUD_TPU_TASK_ID"], env["JAX_NUM_CPU_DEVICES"]) == (str(index), "4")
 
 
 def test_a_trial_on_a_slice_cannot_tell_it_from_a_run(cwd: Path) -> None:
