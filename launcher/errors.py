@@ -15,6 +15,7 @@
     ├── PreemptionBudgetSpent     6    preempted more often than retry.max_preemptions
     ├── sweep.desk.Stopped        1    a trial is to end now; it never reaches the user
     │   └── driver.NoneLeft       1    … nor does this: slices that no trial needs any more
+    ├── sweep.grids.Over          1    … nor this: a sweeper asks for more of a sweep that has ended
     └── Interrupted             130    Ctrl-C, SIGTERM, or `cancel`
 
 A message says what happened, where (key, file and line, host, log), and what to do. They reach the

@@ -21,18 +21,26 @@ from launcher.spec import Spec
 _DEVELOPMENT = "dev"  # holds the others' packages again
 
 
-def require(spec: Spec) -> None:
-    """Raises ClusterError with the command that installs what is missing."""
-    if KINDS[spec.provider.kind].billed:
-        return
-    own = spec.workload.requirements if spec.workload else ()
-    missing = list(lacking((*spec.mode.requirements, *own), extras()))
+def require(*specs: Spec, here: Sequence[str] = ()) -> None:
+    """Raises ClusterError with the command that installs all that is missing: for emulated hosts,
+    and what is needed `here`, wherever the hosts are.
+    """
+    wanted = dict.fromkeys([*here, *(name for spec in specs for name in _emulated(spec))])
+    missing = list(lacking([*wanted], extras()))
     if missing:
         names = ",".join(sorted({extra for _, extra in missing}))
         faults = "; ".join(fault for fault, _ in missing)
         raise ClusterError(
-            f"emulated hosts use this Python, which lacks packages: {faults}\n{command(names)}"
+            f"this Python, which emulated hosts use as well, lacks packages: {faults}"
+            f"\n{command(names)}"
         )
+
+
+def _emulated(spec: Spec) -> Sequence[str]:
+    if KINDS[spec.provider.kind].billed:
+        return ()
+    own = spec.workload.requirements if spec.workload else ()
+    return (*spec.mode.requirements, *own)
 
 
 def lacking(requirements: Sequence[str], of: Mapping[str, str]) -> Iterator[tuple[str, str]]:

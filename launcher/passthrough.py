@@ -6,6 +6,7 @@ before it gets to see the command line, and what it still finds comes back as a 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -26,6 +27,7 @@ from launcher.sweep.trials import Composer
 from launcher.verbs import Arguments, exit_code
 
 if TYPE_CHECKING:
+    from launcher.sweep.grids import Batches
     from launcher.sweep.sweeps import Ended
 
 _UNCHECKED = ("--hydra-help", "--shell-completion")
@@ -36,12 +38,9 @@ def through_hydra(arguments: Arguments, run: Callable[[Arguments], int]) -> int:
 
     Raises ConfigError for whatever is wrong with the configuration.
     """
-    more: Sequence[str] = ()
     if "--multirun" in arguments.hydra:
-        chosen = chosen_plugins(arguments.overrides, arguments.config_dirs, Path.cwd())
-        _check_trials(arguments, chosen)
-        more = _plain_sweeper(chosen)
-    elif not set(_UNCHECKED) & set(arguments.hydra):
+        return _multirun(arguments, run)
+    if not set(_UNCHECKED) & set(arguments.hydra):
         compose(
             arguments.overrides,
             config_dirs=arguments.config_dirs,
@@ -49,9 +48,18 @@ def through_hydra(arguments: Arguments, run: Callable[[Arguments], int]) -> int:
             require_workload=False,
         )
     task = Task(run, arguments.config_dirs)
-    if "--multirun" in arguments.hydra and len(arguments.hydra) > 1:
+    _call_hydra(arguments, task, ())
+    return task.summary()
+
+
+def _multirun(arguments: Arguments, run: Callable[[Arguments], int]) -> int:
+    chosen = chosen_plugins(arguments.overrides, arguments.config_dirs, Path.cwd())
+    _check_trials(arguments, chosen)
+    task = Task(run, arguments.config_dirs)
+    if len(arguments.hydra) > 1:
         return _show_trials(arguments, task)
-    _call_hydra(arguments, task, more)
+    with tempfile.TemporaryDirectory() as folder, task.stack:
+        _call_hydra(arguments, task, _plain_sweeper(chosen, folder))
     return task.summary()
 
 
@@ -67,15 +75,18 @@ def _show_trials(arguments: Arguments, task: Task) -> int:
         overrides = [*arguments.overrides, f"hydra.sweep.dir='{folder}'"]
         shown = replace(arguments, hydra=("--multirun",), overrides=overrides)
         chosen = chosen_plugins(overrides, arguments.config_dirs, Path.cwd())
-        _call_hydra(shown, task, _plain_sweeper(chosen))
+        _call_hydra(shown, task, _plain_sweeper(chosen, folder))
     return 0
 
 
-def _plain_sweeper(chosen: Chosen) -> list[str]:
-    """Ours in place of Hydra's own. Not by conf/config.yaml: an experiment could not choose then,
-    for the outer of two defaults lists has the word on Hydra's groups.
+def _plain_sweeper(chosen: Chosen, folder: str) -> list[str]:
+    """Ours in place of Hydra's own, which writes its config into a folder that nobody reads. Not by
+    conf/config.yaml: an experiment could not choose then, for the outer of two defaults lists has
+    the word on Hydra's groups.
     """
-    return [f"hydra/sweeper={hydra_options.GRID}"] if chosen.sweeper == "basic" else []
+    if chosen.sweeper != "basic":
+        return []
+    return [f"hydra/sweeper={hydra_options.GRID}", f"hydra.sweep.dir='{folder}'"]
 
 
 def _check_trials(arguments: Arguments, chosen: Chosen) -> None:
@@ -132,8 +143,10 @@ class Task:
 
     run: Callable[[Arguments], int]
     config_dirs: Sequence[Path]
-    codes: list[tuple[str, int]] = field(default_factory=list)
+    codes: dict[str, int] = field(default_factory=dict)  # by the overrides of a trial
     shows: bool = False  # the configs of the trials instead of running them
+    batches: Batches | None = None  # for as long as `stack` is open
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __call__(self, _config: object) -> None:
         """One trial as a run of its own: for `hydra/launcher=basic`."""
@@ -156,9 +169,11 @@ class Task:
         if self.shows:
             self._show(points)
             return [job_return(point, 0.0) for point in points]
-        from launcher.sweep import grids
+        from launcher.sweep.grids import Batches
 
-        ended = grids.run(points, self.config_dirs)
+        if self.batches is None:
+            self.batches = self.stack.enter_context(Batches(self.config_dirs))
+        ended = self.batches.run(points)
         self._note_all(ended)
         return [job_return(point, value) for point, value in zip(points, ended.values, strict=True)]
 
@@ -183,15 +198,15 @@ class Task:
             print(yaml.safe_dump(dict(trial.spec.config), sort_keys=False), end="")
 
     def _note_all(self, ended: Ended) -> None:
-        for entry in {entry.trial.id: entry for entry in ended.entries}.values():
+        for entry in ended.entries:
             self._note(entry.trial.overrides, entry.exit_code)
 
     def _note(self, overrides: Sequence[str], code: int) -> None:
-        self.codes.append((" ".join(map(plain, overrides)), code))
+        self.codes[" ".join(map(plain, overrides))] = code
 
     def summary(self) -> int:
         """The exit code of the first trial that failed; all of them are told."""
-        failed = [(trial, code) for trial, code in self.codes if code]
+        failed = [(trial, code) for trial, code in self.codes.items() if code]
         if failed:
             print(f"launcher: {len(failed)} of {len(self.codes)} trials failed", file=sys.stderr)
         for trial, code in failed:

@@ -43,7 +43,10 @@ class LazyProvider:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One invocation on one run: what is to be done, and where it is written and shown."""
+    """One invocation on one run: what is to be done, and where it is written and shown.
+
+    `apart`: its slices are of use without each other, so that none is given up for another's sake.
+    """
 
     spec: Spec
     plan: Plan
@@ -55,6 +58,7 @@ class Session:
     under_way: UnderWay
     timeline: Timeline = field(default_factory=Timeline)
     states: dict[str, State] = field(default_factory=dict)  # of what is being created, by id
+    apart: bool = False
 
     def tell(self, topic: str, text: str, **fields: Any) -> None:
         self.screen.phase(topic, text)

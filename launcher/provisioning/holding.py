@@ -166,14 +166,14 @@ class Holding:
             self.lose(verdict.slices)
 
     def lose(self, slices: Collection[int]) -> None:
-        """These must be made anew; all of them where none is named."""
+        """These must be made anew, with those that could not be had; all where none is named."""
         joined = self._joined
         if joined is None:
             return
         if self._clock() - self._made < REMEMBER_SECONDS:
             Memory().note(joined.choice)
         everything = frozenset(range(len(joined.choice.nodes)))
-        self._replace(joined, frozenset(slices) or everything)
+        self._replace(joined, self._broken | frozenset(slices) if slices else everything)
 
     def rest(self, seconds: float) -> Mapping[int, str]:
         """Wait so long, but no longer once a slice has gone: that one can be replaced meanwhile.

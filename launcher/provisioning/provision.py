@@ -208,6 +208,7 @@ def renew(
     The healthy ones stay, as long as the same choice can be had; else all go where it can. Those
     that are lost meanwhile are replaced in their turn. An elastic run may have other slices that
     have `grown`, and goes on with fewer.
+    Raises Refused; the healthy ones stay, if slices are of use apart.
     """
     if session.spec.mode.is_elastic:
         from launcher.provisioning import elastic
@@ -220,6 +221,8 @@ def renew(
             lost = slices.gone(session, choice, range(whole))
             return renew(session, renewed, lost) if lost else renewed
         except Refused as refused:
+            if session.apart:
+                raise
             session.tell("again", f"all slices are asked for anew: {refused}")
     slices.give_up(session, choice)
     return anew(session, joined.head)
@@ -266,6 +269,10 @@ def salvaged(
             )
             came = joining.join_new(session, head, choice, new, ())
         except Refused:
+            healthy = kept(choice)
+            if session.apart and healthy:
+                slices.give_up(session, choice, partly.kept | partly.lost)
+                raise
             slices.give_up(session, choice)
             return anew(session, head)
         hosts = dict(sorted({**kept(choice), **came}.items()))

@@ -90,6 +90,9 @@ class Board:
     def add(self, entries: Iterable[Entry]) -> None:
         self._entries |= {entry.trial.id: entry for entry in entries}
 
+    def of(self, trial_id: str) -> Entry:
+        return self._entries[trial_id]
+
     @property
     def entries(self) -> list[Entry]:
         return sorted(self._entries.values(), key=lambda entry: entry.number)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from launcher import coordinator, registry
 from launcher.attempts.supervise import HEAD_LOOK_SECONDS
 from launcher.deadline import Deadline
-from launcher.errors import ConfigError, PreemptionBudgetSpent, SliceLost
+from launcher.errors import ConfigError, PreemptionBudgetSpent, Refused, SliceLost
 from launcher.interrupt import Together
 from launcher.provisioning.holding import Holding
 from launcher.provisioning.provision import Joined
@@ -37,6 +36,7 @@ class Driver:
         self._places: list[Place] = []
         self._threads: list[threading.Thread] = []
         self._broken: frozenset[int] = frozenset()
+        self._missing: frozenset[int] = frozenset()  # could not be had again
         self._lock = threading.Lock()
         self._headless = self._repairing = False
         self._joined: Joined | None = None
@@ -59,7 +59,7 @@ class Driver:
                 " hydra/launcher=basic makes each a run of its own"
             )
         patience = Together(self._session.interrupt, self._require_need)
-        patient = replace(self._session, interrupt=patience)
+        patient = replace(self._session, interrupt=patience, apart=True)
         with Holding(patient) as holding:
             try:
                 before = incarnations_of(spec.name)
@@ -80,8 +80,8 @@ class Driver:
         old = {place.part: place for place in self._places if self._is_whole(place, joined)}
         with self._lock:
             places = [old.get(part) or Place(part, joined, self._lost) for part in parts]
-            self._places, self._broken, self._joined = places, frozenset(), joined
-            self._headless = False
+            self._places, self._joined, self._headless = places, joined, False
+            self._broken = self._missing = frozenset()
         self._spent.hold(joined.choice.chips)
         end_others(places, incarnations_of(self._session.spec.name))
         self._desk.forget_places({place.title for place in places})
@@ -169,14 +169,38 @@ class Driver:
     def _repair(self, holding: Holding) -> None:
         """New slices in the place of those that were lost; the others go on meanwhile."""
         self._count_repair()
-        if self._broken:
-            names = ", ".join(f"s{index}" for index in sorted(self._broken))
-            self._session.tell("repair", f"{names} made anew; the trials there wait")
-            holding.lose(self._broken)
+        with self._lock:
+            wanted = self._broken | self._missing
+        if wanted:
+            self._session.tell("repair", f"{_names(wanted)} made anew; the trials there wait")
+            holding.lose(wanted)
         self._session.folder.next()
-        with contextlib.suppress(NoneLeft):
+        try:
             self._settle(self._awaited(holding))
+        except NoneLeft:
+            return
+        except Refused as refused:
+            self._go_without(wanted, refused)
+        else:
             self._begin()
+
+    def _go_without(self, missing: frozenset[int], refused: Refused) -> None:
+        """Slices that cannot be had are asked for again with the next that are lost. Raises the
+        refusal where none are left.
+        """
+        assert self._joined is not None
+        choice = self._joined.choice
+        count = len(choice.nodes)
+        if len(missing) in (0, count) or self._headless:
+            raise refused
+        with self._lock:
+            self._missing, self._broken = missing, self._broken - missing
+        if not any(place.usable for place in self._places) and not self._broken:
+            raise refused
+        self._spent.hold(choice.chips * (count - len(missing)) // count)
+        self._desk.forget_places({place.title for place in self._places if place.usable})
+        text = f"{_names(missing)} cannot be had again, the others go on: {refused}"
+        self._session.tell("without", text, slices=sorted(missing))
 
     def _awaited(self, holding: Holding) -> Joined:
         """The hosts, joined. Raises NoneLeft, as long as it waits and no longer."""
@@ -211,6 +235,10 @@ class Driver:
         end = time.monotonic() + self._session.spec.retry.grace + LEAVE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
+
+
+def _names(slices: Iterable[int]) -> str:
+    return ", ".join(f"s{index}" for index in sorted(slices))
 
 
 def incarnations_of(name: str) -> Mapping[str, str]:

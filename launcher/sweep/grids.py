@@ -1,44 +1,87 @@
-"""A sweep over points that are all known beforehand: Hydra's own grid, or a batch of a sweeper."""
+"""A sweep over points that are all known beforehand: Hydra's own grid, or batches of a sweeper."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 
+from launcher.errors import LauncherError
 from launcher.record import runs_folder
 from launcher.sweep import identity, trials
-from launcher.sweep.entries import Entry
 from launcher.sweep.grid import Grid
-from launcher.sweep.protocol import Suggestion
 from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, in_order, own
-from launcher.sweep.trials import Composer
+from launcher.sweep.trials import Composer, Trial
 
 
-def run(points: Sequence[Sequence[str]], config_dirs: Sequence[Path]) -> Ended:
-    """A trial for each point, and how each of them stands afterwards.
+class Over(LauncherError):
+    """The budget is used up or `fail_fast` has ended the sweep, and a sweeper asks for more."""
 
-    Raises ConfigError with the problems of all before anything is provisioned, and what ends the
-    sweep as a whole.
-    """
-    cwd = Path.cwd()
-    found = Composer(config_dirs, cwd).grid(points)
-    name = trials.name_of([trial.spec for trial in found], points[0], cwd)
-    made = [own(trial, name) for trial in found]
-    groups = in_order(name, trials.groups(name, made, asker))
-    check(groups)
-    sweep = Sweep(name, made[0].spec, runs_folder() / name)
-    sweep.require_own_folder()
-    by_id = {entry.trial.id: entry for entry in sweep.restored(made)}
 
-    def make(suggestion: Suggestion) -> Entry:
-        return by_id[suggestion.trial_id]
+class Batches:
+    """All batches of one command are one sweep: with one folder, one budget and one code."""
 
-    with concluded(sweep):
+    def __init__(self, config_dirs: Sequence[Path]) -> None:
+        self._composer = Composer(config_dirs, Path.cwd())
+        self._points: list[Sequence[str]] = []
+        self._sweep: Sweep | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Batches:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """A sweeper that asks for more than is to run is no fault."""
+        is_over = isinstance(error, Over)
+        self._stack.__exit__(*((None,) * 3 if is_over else (kind, error, trace)))
+        return is_over
+
+    def run(self, points: Sequence[Sequence[str]]) -> Ended:
+        """A trial for each point, and how each of them stands afterwards.
+
+        Raises ConfigError with the problems of all before anything is provisioned, what ends the
+        sweep as a whole, and Over for a batch after that in which the sweep has ended.
+        """
+        if self._sweep and self._sweep.over:
+            raise Over("no other trial is to run")
+        found = self._composer.grid(points)
+        self._points += points
+        name = self._sweep.name if self._sweep else self._name(found)
+        made = [own(trial, name) for trial in found]
+        groups = in_order(name, trials.groups(name, made, asker))
+        check(groups)
+        sweep = self._begun(name, made)
+        for group in groups:
+            mine = [sweep.board.of(trial.id) for trial in group.trials]
+            if not sweep.over and not all(entry.ended for entry in mine):
+                ids = [entry.trial.id for entry in mine]
+                sweep.run(group, mine, Grid(ids), lambda each: sweep.board.of(each.trial_id))
+        ids = map(identity.trial_id, points)
+        return Ended([sweep.board.of(trial_id) for trial_id in ids], sweep.board.goal)
+
+    def _name(self, found: Sequence[Trial]) -> str:
+        return trials.name_of([trial.spec for trial in found], self._points[0], Path.cwd())
+
+    def _begun(self, name: str, made: Sequence[Trial]) -> Sweep:
+        """The sweep with these trials too, and what tells all of them apart."""
+        if self._sweep is None:
+            self._sweep = Sweep(name, made[0].spec, runs_folder() / name)
+            self._sweep.require_own_folder()
+            self._stack.enter_context(concluded(self._sweep))
+        sweep = self._sweep
+        known = {entry.trial.id for entry in sweep.board.entries}
+        sweep.restored([trial for trial in made if trial.id not in known])
+        keys = trials.varying(self._points)
+        for entry in sweep.board.entries:
+            params = trials.params_of(entry.trial.overrides, keys)
+            entry.trial = replace(entry.trial, params=params)
         for trial in made:
             sweep.code(trial)  # before anything is provisioned, and edited meanwhile
-        for group in groups:
-            mine = [by_id[trial.id] for trial in group.trials]
-            if not sweep.over and not all(entry.ended for entry in mine):
-                sweep.run(group, mine, Grid(entry.trial.id for entry in mine), make)
-    ids = [identity.trial_id(point) for point in points]
-    return Ended([by_id[trial_id] for trial_id in ids], sweep.board.goal)
+        return sweep

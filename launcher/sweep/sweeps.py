@@ -33,12 +33,12 @@ from launcher.verbs.loading import scan
 Make = Callable[[Suggestion], Entry]
 
 
-def check(groups: Sequence[Group]) -> None:
+def check(groups: Sequence[Group], here: Sequence[str] = ()) -> None:
     """What can be known to be wrong before anything is provisioned. Raises ConfigError, and
-    ClusterError for packages that emulated hosts lack.
+    ClusterError for packages that emulated hosts lack, or that are needed `here`.
     """
+    extras.require(*(group.spec for group in groups), here=here)
     for group in groups:
-        extras.require(group.spec)
         spec, sweep = group.spec, group.spec.sweep
         for offer in spec.cluster.offers:
             layout.parts(spec, offer.accelerator)
@@ -104,6 +104,7 @@ class Sweep:
     def __post_init__(self) -> None:
         self.board = Board(self.spec.sweep, self.folder, self.screen)
         self.over = False  # the budget is used up, or `fail_fast` has ended it
+        self.begun = False  # it has had its folder to itself
         self._spent = Spent(self.spec.sweep)
         self._manifests: dict[Any, Manifest] = {}
         self._snapshots: dict[Manifest, Snapshot] = {}
@@ -119,7 +120,8 @@ class Sweep:
     def restored(self, trials: Sequence[Trial]) -> list[Entry]:
         """What an earlier invocation has left of them."""
         retry = self.spec.sweep.retry_failed
-        entries = [restored(t, n, self.folder, retry_failed=retry) for n, t in enumerate(trials)]
+        numbered = enumerate(trials, len(self.board.entries))
+        entries = [restored(t, n, self.folder, retry_failed=retry) for n, t in numbered]
         self.board.add(entries)
         return entries
 
@@ -157,6 +159,7 @@ class Sweep:
         Raises what ends the sweep before its trials have ended.
         """
         with invocation.session(group.spec, group.plan, self.screen) as session:
+            self.begun = True
             self._introduce(session, entries)
             desk = Desk(
                 search,
@@ -279,7 +282,8 @@ def concluded(sweep: Sweep) -> Iterator[None]:
         error = LauncherError(f"a fault of launcher: {raised!r}; please report it")
         raise
     finally:
-        if sweep.folder.is_dir() and not isinstance(error, ConfigError | Superseded):
+        wrong = isinstance(error, ConfigError) and not sweep.begun
+        if sweep.folder.is_dir() and not wrong and not isinstance(error, Superseded):
             sweep.board.save()
             registry.write_json(sweep.folder / "result.json", sweep.summary(error))
             sweep.tell()

@@ -232,6 +232,14 @@ def _written(
     return status, 0.0
 
 
+def keep_failed(entry: Entry, folder: Path) -> None:
+    """One that has failed before it could begin, in the folder of the sweep."""
+    name = f"{folder.name}-{entry.trial.id}"
+    own = {"name": name, "status": Status.FAILED, "exit_code": entry.exit_code}
+    result = {**own, "message": entry.message, **_standing(entry)}
+    registry.write_json(folder / entry.trial.id / "result.json", result)
+
+
 def _keep(session: Session, entry: Entry, account: Account) -> None:
     account.save(session)
     session.folder.write(STANDING, _standing(entry))

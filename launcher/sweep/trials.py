@@ -81,8 +81,7 @@ class Composer:
 
     def trial(self, overrides: Sequence[str], keys: Iterable[str]) -> Trial:
         with self._lock:
-            params = {key: text for key, text in texts(overrides).items() if key in set(keys)}
-            own = identity.trial_id(overrides)
+            own, params = identity.trial_id(overrides), params_of(overrides, keys)
             return Trial(own, self.spec(overrides), tuple(overrides), params)
 
     def identify(self, overrides: Sequence[str]) -> str:
@@ -93,6 +92,12 @@ class Composer:
 def texts(overrides: Iterable[str]) -> dict[str, str]:
     """The value of each key as one would type it."""
     return {key: shown(value) for key, value in identity.values(overrides).items()}
+
+
+def params_of(overrides: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
+    """The values of these keys alone."""
+    wanted = {*keys}
+    return {key: text for key, text in texts(overrides).items() if key in wanted}
 
 
 def shown(value: Any) -> str:

@@ -19,6 +19,7 @@ from launcher.sweep.entries import STANDING, Entry, Status, restored
 from launcher.sweep.protocol import Suggestion
 from launcher.sweep.search import make_search
 from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, own
+from launcher.sweep.trial_run import keep_failed
 from launcher.sweep.trials import Composer, Group, Trial
 
 
@@ -75,7 +76,7 @@ class Tune:
         self._name = trials.name_of([first.spec], first.overrides, Path.cwd())
         self._first = own(first, self._name)
         self.group: Group = trials.groups(self._name, [self._first], asker)[0]
-        check([self.group])
+        check([self.group], here=("optuna",))
         folder = runs_folder() / self._name
         self.sweep = Sweep(self._name, self._first.spec, folder, remake=self.trial)
         self.sweep.require_own_folder()
@@ -102,17 +103,25 @@ class Tune:
         return made
 
     def make(self, suggestion: Suggestion) -> Entry:
-        """One whose config is wrong has failed, and no other has."""
+        """One whose config is wrong has failed, and no other has; its folder says so."""
         number = len(self.sweep.board.entries)
         chosen = suggestion.overrides
+        made, wrong = self._made(suggestion.trial_id, chosen)
+        entry = Entry(made, number, chosen, chosen)
+        if wrong:
+            self._refuse(entry, wrong)
+        return entry
+
+    def _made(self, trial_id: str, chosen: Mapping[str, str]) -> tuple[Trial, ConfigError | None]:
         try:
-            made = replace(self.trial(chosen), id=suggestion.trial_id)
+            return replace(self.trial(chosen), id=trial_id), None
         except ConfigError as error:
-            wrong = replace(self._first, id=suggestion.trial_id, params=dict(chosen))
-            entry = Entry(wrong, number, chosen, chosen, Status.FAILED)
-            entry.exit_code, entry.message = error.exit_code, str(error)
-            return entry
-        return Entry(made, number, chosen, chosen)
+            return replace(self._first, id=trial_id, params=dict(chosen)), error
+
+    def _refuse(self, entry: Entry, wrong: ConfigError) -> None:
+        entry.status = Status.FAILED
+        entry.exit_code, entry.message = wrong.exit_code, str(wrong)
+        keep_failed(entry, self.sweep.folder)
 
     def restored(self) -> list[Entry]:
         """Trials of earlier invocations, in the order in which they were suggested."""
@@ -124,16 +133,18 @@ class Tune:
             if "origin" in standing and folder.name.startswith(self.identify(standing["origin"]))
         ]
         mine.sort(key=lambda pair: pair[1]["number"])
-        retry = self._first.spec.sweep.retry_failed
-        entries = []
-        for folder, standing in mine:
-            made = replace(self.trial(standing["suggested"]), id=folder.name)
-            number = standing["number"]
-            entry = restored(made, number, self.sweep.folder, retry_failed=retry)
-            entry.origin, entry.suggested = standing["origin"], standing["suggested"]
-            entries.append(entry)
+        entries = [self._restored(folder, standing) for folder, standing in mine]
         self.sweep.board.add(entries)
         return entries
+
+    def _restored(self, folder: Path, standing: Mapping[str, Any]) -> Entry:
+        retry = self._first.spec.sweep.retry_failed
+        made, wrong = self._made(folder.name, standing["suggested"])
+        entry = restored(made, standing["number"], self.sweep.folder, retry_failed=retry)
+        entry.origin, entry.suggested = standing["origin"], standing["suggested"]
+        if wrong and not entry.ended:
+            self._refuse(entry, wrong)
+        return entry
 
 
 def shared_folder(spec: Spec) -> list[Problem]:

@@ -176,6 +176,24 @@ def test_a_lost_slice_leaves_the_others_at_work(place: Place, words: list[str]) 
 
 
 @pytest.mark.stress
+def test_a_slice_that_cannot_be_had_again_is_done_without(place: Place, words: list[str]) -> None:
+    more = ["cluster=v6e-1", "mode.slices=2", "sweep.per_trial={slices: 1}"]
+    more += ["cluster.queue_timeout=2s", "workload.args.steps=30"]
+    process = place.start(*words, *more, f"workload.args.lr={','.join(RATES)}")
+    wait_for_trials(place, 2, "running")
+    wait_for_words(place)
+    place.emulator("fault", "stockout", "s-s1", "--count", "99")
+    place.emulator("fault", "preempt", "s-s1")
+    assert place.wait_for("s", "without")["slices"] == [1]
+    assert process.wait(120) == 0
+    assert {row["status"] for row in rows(place)} == {"succeeded"}
+    assert Counter(row["place"] for row in rows(place))["s0"] >= 3
+    made = Counter(node["name"].rpartition("/")[2] for node in place.emulator("ledger")["nodes"])
+    assert made["s-s0"] == 1  # it was not given up for the other
+    place.assert_clean()
+
+
+@pytest.mark.stress
 def test_a_lost_head_fails_no_trial(place: Place, words: list[str]) -> None:
     process = place.start(*words, CHIPS, "workload.args.lr=1e-2,1e-1,1", "workload.args.steps=30")
     wait_for_trials(place, 2, "running")

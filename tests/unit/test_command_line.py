@@ -154,8 +154,7 @@ def test_trials_are_those_of_single_runs(here: Path) -> None:
 
     assert through_hydra(take_apart("run", words), run) == 0
     assert trials == [({"lr": lr}, 7) for lr in ("1e-5", "3.10", "a b")]
-    assert {path.name for path in here.iterdir()} == {"more", "runs", "train.py"}
-    assert [path.name for path in (here / "runs").iterdir()] == ["_multirun"]
+    assert {path.name for path in here.iterdir()} == {"more", "train.py"}
 
 
 def test_the_configs_of_trials_are_shown(leave: Leave, here: Path) -> None:

@@ -55,5 +55,4 @@ class TuneSweeper(_Plugin, Sweeper):
         self.params = dict(params or {})
 
     def sweep(self, arguments: list[str]) -> Any:
-        Path(self.config.hydra.sweep.dir).mkdir(parents=True, exist_ok=True)
         return self.task.tune(arguments, self.params, self.loader)
