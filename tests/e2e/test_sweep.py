@@ -210,6 +210,19 @@ def test_a_lost_head_fails_no_trial(place: Place, words: list[str]) -> None:
 
 
 @pytest.mark.stress
+def test_batches_are_one_sweep(place: Place, words: list[str]) -> None:
+    shown = place.run(*words, "workload.args.lr=1,2", "hydra.sweeper.max_batch_size=1")
+    assert shown.count("trial     status") == 1
+    assert [row["params"] for row in rows(place)] == [
+        {"workload.args.lr": "1"},
+        {"workload.args.lr": "2"},
+    ]
+    assert place.result("s")["trials"]["succeeded"] == 2
+    assert [path.name for path in (place.folder / "runs").iterdir()] == ["s"]
+    place.assert_clean()
+
+
+@pytest.mark.stress
 def test_one_cluster_at_a_time(place: Place, words: list[str]) -> None:
     place.run(*words, "cluster=v6e-1,v4-8", "workload.args.lr=1,2")
     nodes = place.emulator("ledger")["nodes"]
@@ -293,4 +306,58 @@ def test_a_search_goes_on_after_a_kill(place: Place, words: list[str]) -> None:
     assert {row["status"] for row in rows(place)} <= {"succeeded", "stopped"}
     assert [started(place, trial) for trial in before] == [1] * len(before)
     assert sum(row["iterations"] for row in rows(place)) < 8 * 9
+    place.assert_clean()
+
+
+CLIMB = """
+import json, os, sys, time
+args = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+path = os.path.join(os.environ["LAUNCHER_CHECKPOINT_DIR"], "state")
+os.makedirs(os.path.dirname(path), exist_ok=True)
+step, height = json.load(open(path)) if os.path.exists(path) else (0, 0.0)
+while step < 12:
+    time.sleep(0.2)
+    step, height = step + 1, height + float(args["pace"])
+    with open(path + ".part", "w") as file:
+        json.dump([step, height], file)
+    os.replace(path + ".part", path)
+    with open(os.environ["LAUNCHER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "score": height}) + "\\n")
+"""
+
+
+@pytest.mark.stress
+def test_a_population_learns_from_its_best(place: Place, words: list[str]) -> None:
+    (place.folder / "climb.py").write_text(CLIMB)
+    more = ["hydra/sweeper=tune", "workload.script=climb.py", "sweep.per_trial={chips: 1}"]
+    more += ["sweep.metric=score", "sweep.samples=4", "sweep.scheduler={kind: pbt, interval: 3}"]
+    place.run(*words, *more, "workload.args.pace=tag(log,interval(1e-3,1))")
+    found = rows(place)
+    assert {row["status"] for row in found} == {"succeeded"}
+    copies = [row for row in found if started(place, row["trial"]) > 1]
+    assert copies
+    for row in copies:  # it is where its source was, and what it has reached of itself is less
+        pace = float(row["params"]["workload.args.pace"])
+        assert row["step"] == 12
+        assert row["metrics"]["score"] > 0
+        events = place.events(f"s/{row['trial']}")
+        assert any("goes on from" in str(event.get("text")) for event in events)
+        assert pace > 0
+    place.assert_clean()
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("limit", ["time: 6s", "chip_hours: 0.007"])
+def test_a_budget_ends_a_sweep_in_good_order(place: Place, words: list[str], limit: str) -> None:
+    words = [*words, CHIPS, "workload.args.lr=1,2,3", "workload.args.steps=60"]
+    shown = place.run(*words, f"sweep.budget={{{limit}}}")
+    assert "(sweep.budget." in shown
+    states = Counter(row["status"] for row in rows(place))
+    assert states["waiting"] >= 2
+    assert states["succeeded"] == 0
+    place.assert_clean()
+    place.run(*words)  # which has no limit
+    assert {row["status"] for row in rows(place)} == {"succeeded"}
+    for row in rows(place):
+        assert len({*steps(place, row["trial"])}) == 60
     place.assert_clean()

@@ -45,3 +45,12 @@ def test_only_emulated_hosts_use_this_python(tmp_path: Path) -> None:
     extras.require(compose([*words, *google], cwd=tmp_path))
     with pytest.raises(ClusterError, match=r"torch is .*\npython -m pip install -e '.*\[torch\]'"):
         extras.require(compose(words, cwd=tmp_path))
+
+
+def test_what_all_trials_lack_is_named_at_once(tmp_path: Path) -> None:
+    one = compose(["mode.requirements=['torch==0.1.*','flax==0.1.*']"], cwd=tmp_path)
+    other = compose(["mode.requirements=['scikit-learn==0.1.*']"], cwd=tmp_path)
+    with pytest.raises(ClusterError) as caught:
+        extras.require(one, other, one, here=("optuna==0.1.*",))
+    assert all(name in str(caught.value) for name in ("torch is ", "flax is", "optuna is"))
+    assert "[digits,lm,torch,tune]" in str(caught.value)

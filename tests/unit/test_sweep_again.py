@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from launcher.compose import compose
-from launcher.errors import Interrupted, Superseded
+from launcher.errors import ConfigError, Interrupted, Superseded
 from launcher.registry import read_json, write_json
-from launcher.sweep import trial_run
+from launcher.sweep import identity, trial_run
 from launcher.sweep.desk import Desk
 from launcher.sweep.entries import STANDING, Status
+from launcher.sweep.grids import Batches
 from launcher.sweep.protocol import Suggestion
 from launcher.sweep.scores import Goal
 from launcher.sweep.search import make_search
@@ -37,9 +38,9 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def searched(cwd: Path) -> tuple[Tune, Desk]:
+def searched(cwd: Path, *words: str) -> tuple[Tune, Desk]:
     """A search as a command begins it, but for the cluster. Its snapshot is to be closed."""
-    shared = ("workload.script=train.py", "sweep.name=s")
+    shared = ("workload.script=train.py", "sweep.name=s", *words)
     tune = Tune(Composer((), cwd), SPACE, shared)
     desk = Desk(make_search(tune.settings(), SPACE, tune.identify), tune.make, tune.sweep.board)
     entries = tune.restored()
@@ -118,6 +119,91 @@ def test_a_failed_trial_is_worth_nothing_to_a_sweeper(cwd: Path) -> None:
     tune.sweep.close()
     ended = Ended(made, Goal("accuracy", "max"))
     assert (ended.values, ended.best) == ([None, 0.5], 0.5)
+
+
+# --- suggestions with a wrong configuration -------------------------------------------------------
+
+
+def test_a_suggestion_with_a_wrong_config_is_one_that_was_made(cwd: Path) -> None:
+    wrong, right = {"workload.args.x": "${nothing}"}, {"workload.args.x": "1"}
+    tune, _ = searched(cwd)
+    entry = tune.make(Suggestion(tune.identify(wrong), wrong))
+    tune.sweep.board.add([entry, tune.make(Suggestion(tune.identify(right), right))])
+    tune.sweep.board.save()
+    tune.sweep.close()
+    assert (entry.status, entry.exit_code) == (Status.FAILED, 2)
+    for words in ((), ("sweep.retry_failed=true",)):  # which does not mend it
+        again, desk = searched(cwd, *words)
+        again.sweep.close()
+        (found,) = again.sweep.board.entries
+        assert (found.trial.id, found.status, found.message) == (
+            entry.trial.id,
+            Status.FAILED,
+            entry.message,
+        )
+        assert [*desk.entries] == [entry.trial.id]
+
+
+# --- batches of a sweeper -------------------------------------------------------------------------
+
+
+def point(x: str) -> list[str]:
+    return ["workload.script=train.py", "sweep.name=s", f"workload.args.x={x}"]
+
+
+def ended_before(cwd: Path, x: str, code: int = 0) -> None:
+    result = {"status": "failed" if code else "succeeded", "exit_code": code, "message": ""}
+    write_json(cwd / "runs" / "s" / identity.trial_id(point(x)) / "result.json", result)
+
+
+def test_batches_are_one_sweep(cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for x, code in (("1", 0), ("2", 7), ("3", 0)):
+        ended_before(cwd, x, code)
+    with Batches(()) as batches:
+        found = [batches.run([point("1")]), batches.run([point("2"), point("1")])]
+        found.append(batches.run([point("3")]))
+    assert [ended.values for ended in found] == [[0.0], [None, 0.0], [0.0]]
+    trials = read_json(cwd / "runs" / "s" / "trials.json")
+    result = read_json(cwd / "runs" / "s" / "result.json")
+    assert trials
+    assert result
+    told = [(row["number"], row["params"]) for row in trials["trials"]]
+    assert told == [(n, {"workload.args.x": str(n + 1)}) for n in range(3)]
+    assert (result["exit_code"], result["trials"]["succeeded"]) == (7, 2)
+    assert capsys.readouterr().out.count("trial     status") == 1
+
+
+def test_a_sweeper_that_asks_for_more_than_is_to_run_ends(cwd: Path) -> None:
+    ended_before(cwd, "1", 5)
+    with Batches(()) as batches:
+        batches.run([point("1")])
+        assert batches._sweep
+        batches._sweep.over = True
+        batches.run([point("2")])
+        raise AssertionError("it went on")
+    result = read_json(cwd / "runs" / "s" / "result.json")
+    assert result
+    assert (result["status"], result["exit_code"]) == ("failed", 5)
+
+
+def test_a_batch_that_is_wrong_hides_no_other(cwd: Path) -> None:
+    ended_before(cwd, "1")
+
+    def sweep() -> None:
+        with Batches(()) as batches:
+            batches.run([point("1")])
+            assert batches._sweep
+            batches._sweep.begun = True  # as it is once it has had a cluster
+            batches.run([[*point("2"), "retry.grace=x"]])
+
+    with pytest.raises(ConfigError):
+        sweep()
+    result = read_json(cwd / "runs" / "s" / "result.json")
+    assert result
+    assert (result["status"], result["exit_code"]) == ("error", 2)
+
+
+# --- what it may use ------------------------------------------------------------------------------
 
 
 def test_a_budget_is_that_of_all_clusters(cwd: Path) -> None:
