@@ -86,6 +86,7 @@ class Board:
         self._entries: dict[str, Entry] = {}
         self._lock = threading.RLock()
         self._saved = -math.inf
+        self._trouble = ""  # the last that was told
 
     def add(self, entries: Iterable[Entry]) -> None:
         self._entries |= {entry.trial.id: entry for entry in entries}
@@ -152,12 +153,20 @@ class Board:
         return f"; {goal.metric} {table.number(value)}" if goal and value is not None else ""
 
     def save(self) -> None:
-        """Both files, whole."""
+        """Both files, whole. The sweep goes on where they cannot be written."""
         with self._lock:
             self._saved = time.monotonic()
             rows, goal = self.rows(), self.goal
-            write_whole(self._folder / TRIALS, json_text(document(rows, goal)))
-            write_whole(self._folder / CSV, as_csv(rows))
+            try:
+                write_whole(self._folder / TRIALS, json_text(document(rows, goal)))
+                write_whole(self._folder / CSV, as_csv(rows))
+            except OSError as error:
+                self._complain(f"{self._folder} cannot be written: {error.strerror or error}")
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._screen.phase("record", f"{trouble}; the sweep goes on without its files")
 
 
 def document(rows: list[Mapping[str, Any]], goal: Goal | None) -> dict[str, Any]:

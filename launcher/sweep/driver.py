@@ -10,7 +10,7 @@ from dataclasses import replace
 from launcher import coordinator, registry
 from launcher.attempts.supervise import HEAD_LOOK_SECONDS
 from launcher.deadline import Deadline
-from launcher.errors import ConfigError, PreemptionBudgetSpent, Refused, SliceLost
+from launcher.errors import PreemptionBudgetSpent, Refused, SliceLost
 from launcher.interrupt import Together
 from launcher.provisioning.holding import Holding
 from launcher.provisioning.provision import Joined
@@ -23,7 +23,6 @@ from launcher.sweep.trial_run import Runner
 
 WAIT_SECONDS = 0.1
 LEAVE_SECONDS = 60.0  # beyond the grace, for the threads to end their trials
-HERE = "here"
 
 
 class Driver:
@@ -53,11 +52,6 @@ class Driver:
         Raises what ends the sweep before: Interrupted, Refused, Superseded, a fault of ours.
         """
         spec = self._session.spec
-        if spec.cluster.coordinator != HERE:
-            raise ConfigError(
-                f"the trials of a sweep share a cluster with coordinator={HERE};"
-                " hydra/launcher=basic makes each a run of its own"
-            )
         patience = Together(self._session.interrupt, self._require_need)
         patient = replace(self._session, interrupt=patience, apart=True)
         with Holding(patient) as holding:
@@ -185,8 +179,10 @@ class Driver:
             self._begin()
 
     def _go_without(self, missing: frozenset[int], refused: Refused) -> None:
-        """Slices that cannot be had are asked for again with the next that are lost. Raises the
-        refusal where none are left.
+        """Slices that cannot be had are asked for again with the next that are lost. Where no place
+        is of use without them, all are made anew, wherever they can be had.
+
+        Raises the refusal of all.
         """
         assert self._joined is not None
         choice = self._joined.choice
@@ -194,12 +190,13 @@ class Driver:
         if len(missing) in (0, count) or self._headless:
             raise refused
         with self._lock:
-            self._missing, self._broken = missing, self._broken - missing
-        if not any(place.usable for place in self._places) and not self._broken:
-            raise refused
+            useful = {place.title for place in self._places if place.usable}
+            others = self._broken - missing
+            self._missing = missing
+            self._broken = others if useful or others else frozenset(range(count))
         self._spent.hold(choice.chips * (count - len(missing)) // count)
-        self._desk.forget_places({place.title for place in self._places if place.usable})
-        text = f"{_names(missing)} cannot be had again, the others go on: {refused}"
+        self._desk.forget_places(useful)
+        text = f"{_names(missing)} cannot be had again: {refused}"
         self._session.tell("without", text, slices=sorted(missing))
 
     def _awaited(self, holding: Holding) -> Joined:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -11,9 +12,32 @@ from types import TracebackType
 from launcher.errors import LauncherError
 from launcher.record import runs_folder
 from launcher.sweep import identity, trials
-from launcher.sweep.grid import Grid
+from launcher.sweep.protocol import Decision, Outcome, Past, Suggestion, Verb
 from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, in_order, own
 from launcher.sweep.trials import Composer, Trial
+
+
+class Grid:
+    """The plainest searcher: trials in their order. Stops nothing, and learns nothing."""
+
+    def __init__(self, trial_ids: Iterable[str]) -> None:
+        self._left = deque(trial_ids)
+
+    @property
+    def exhausted(self) -> bool:
+        return not self._left
+
+    def next(self) -> Suggestion | None:
+        return Suggestion(self._left.popleft(), {}) if self._left else None
+
+    def report(self, trial_id: str, step: int, metrics: Mapping[str, float]) -> Decision:
+        return Verb.GO_ON
+
+    def ended(
+        self, trial_id: str, metrics: Mapping[str, float] | None, outcome: Outcome
+    ) -> None: ...
+
+    def restore(self, history: Sequence[Past]) -> None: ...
 
 
 class Over(LauncherError):

@@ -16,6 +16,7 @@ from launcher.plan import Choice, Process, plan_processes
 from launcher.provisioning.requests import Request
 from launcher.ranks import chips
 from launcher.spec import Offer, Spec
+from launcher.words import counted
 
 KEY = "sweep.per_trial"
 LIBTPU_PORT = 8476  # libtpu's own default; each part of a host has one of those that follow
@@ -72,7 +73,8 @@ def parts(spec: Spec, accelerator: Accelerator) -> tuple[Part, ...]:
 
 def _slices(spec: Spec, accelerator: Accelerator, count: int) -> Iterator[Part]:
     if spec.mode.slices % count:
-        raise _problem(f"{spec.mode.slices} slices cannot be shared out by {count}", "mode.slices")
+        whole = counted(spec.mode.slices, "slice")
+        raise _problem(f"{whole} cannot be shared out by {count}", "mode.slices")
     for first in range(0, spec.mode.slices, count):
         yield Part(tuple(range(first, first + count)), tuple(range(accelerator.hosts)))
 

@@ -27,15 +27,10 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A trial to run next. `overrides` map keys to values as on the command line.
-
-    `warm_start` is the trial whose newest checkpoint it begins with. A trial_id that was suggested
-    before is run again only if a `-2`, `-3`, … makes it another one.
-    """
+    """A trial to run next. `overrides` map keys to values as on the command line."""
 
     trial_id: str
     overrides: Mapping[str, str]
-    warm_start: str | None = None
 
 
 class Verb(enum.Enum):

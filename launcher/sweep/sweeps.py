@@ -21,7 +21,7 @@ from launcher.spec import Spec
 from launcher.sweep import layout, scores, table
 from launcher.sweep.board import Board, SweepScreen
 from launcher.sweep.desk import Desk
-from launcher.sweep.driver import HERE, Driver
+from launcher.sweep.driver import Driver
 from launcher.sweep.entries import OUTCOMES, Entry, Status, restored
 from launcher.sweep.protocol import Past, Search, Suggestion
 from launcher.sweep.scores import Goal
@@ -30,6 +30,7 @@ from launcher.sweep.trial_run import Runner
 from launcher.sweep.trials import Group, Trial
 from launcher.verbs.loading import scan
 
+HERE = "here"
 Make = Callable[[Suggestion], Entry]
 
 
@@ -274,7 +275,8 @@ def concluded(sweep: Sweep) -> Iterator[None]:
     """
     error: LauncherError | None = None
     try:
-        yield
+        with contextlib.closing(sweep):
+            yield
     except LauncherError as raised:
         error = raised
         raise
@@ -285,6 +287,5 @@ def concluded(sweep: Sweep) -> Iterator[None]:
         wrong = isinstance(error, ConfigError) and not sweep.begun
         if sweep.folder.is_dir() and not wrong and not isinstance(error, Superseded):
             sweep.board.save()
-            registry.write_json(sweep.folder / "result.json", sweep.summary(error))
             sweep.tell()
-        sweep.close()
+            registry.write_json(sweep.folder / "result.json", sweep.summary(error))

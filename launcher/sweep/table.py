@@ -11,6 +11,7 @@ from typing import Any
 from launcher.reports.page import duration
 from launcher.sweep import scores
 from launcher.sweep.scores import Goal
+from launcher.words import counted
 
 GAP = "  "
 LONGEST = 40  # of a cell; the files have all of it
@@ -63,11 +64,12 @@ def steps(rows: Iterable[Mapping[str, Any]]) -> tuple[int, int | None]:
 
 
 def told_steps(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`57 steps; 12 trials were stopped early: 43 of 100 steps saved (43 %)`."""
+    """`57 steps; 12 trials stopped early: 43 of 100 steps saved (43%)`."""
     made, saved = steps(rows)
     stopped = sum(row["status"] == "stopped" for row in rows)
-    words = [f"{made} steps"]
-    words += [f"{stopped} trial{'s were' if stopped > 1 else ' was'} stopped early"] * bool(stopped)
+    words = [counted(made, "step")]
+    if stopped:
+        words.append(f"{counted(stopped, 'trial')} stopped early")
     share = (
         f": {saved} of {made + saved} steps saved ({saved / (made + saved):.0%})" if saved else ""
     )

@@ -21,10 +21,10 @@ from launcher.attempts.result import summarise
 from launcher.errors import Interrupted, LauncherError, Superseded
 from launcher.hosts.member import Member
 from launcher.interrupt import Together
+from launcher.invocation import run_folder
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict
 from launcher.plan import Plan
-from launcher.record import RunFolder
 from launcher.screen import Screen
 from launcher.session import Session
 from launcher.sweep.checkpoints import take_over
@@ -102,7 +102,7 @@ class Runner:
         )
         if (path / "result.json").exists():  # it is retried: what it has spent counts no more
             (path / ACCOUNT).unlink(missing_ok=True)
-        with RunFolder(path) as folder:
+        with run_folder(path) as folder:
             folder.begin()
             folder.write(STANDING, _standing(entry))
             folder.write_text("spec.yaml", yaml.safe_dump(dict(spec.config), sort_keys=False))

@@ -130,7 +130,7 @@ class Tune:
         mine = [
             (folder, standing)
             for folder, standing in found
-            if "origin" in standing and folder.name.startswith(self.identify(standing["origin"]))
+            if "origin" in standing and folder.name == self.identify(standing["origin"])
         ]
         mine.sort(key=lambda pair: pair[1]["number"])
         entries = [self._restored(folder, standing) for folder, standing in mine]

@@ -194,6 +194,22 @@ def test_a_slice_that_cannot_be_had_again_is_done_without(place: Place, words: l
 
 
 @pytest.mark.stress
+def test_slices_that_are_of_no_use_apart_are_made_anew_elsewhere(
+    place: Place, words: list[str]
+) -> None:
+    more = ["cluster=v6e-1", "mode.slices=2", "cluster.queue_timeout=2s"]
+    more += ["cluster.zone=[us-east5-b,us-east1-d]", "workload.args.steps=30"]
+    process = place.start(*words, *more, "workload.args.lr=1")
+    wait_for_words(place)
+    place.emulator("fault", "stockout", "s-s1", "--count", "2")
+    place.emulator("fault", "preempt", "s-s1")
+    assert process.wait(120) == 0
+    assert {row["status"] for row in rows(place)} == {"succeeded"}
+    assert [event["kind"] for event in place.events("s")].count("repair") == 2
+    place.assert_clean()
+
+
+@pytest.mark.stress
 def test_a_lost_head_fails_no_trial(place: Place, words: list[str]) -> None:
     process = place.start(*words, CHIPS, "workload.args.lr=1e-2,1e-1,1", "workload.args.steps=30")
     wait_for_trials(place, 2, "running")

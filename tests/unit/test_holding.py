@@ -104,6 +104,20 @@ def test_slices_that_stay_cost_while_another_is_lost(
     assert holding.cost_usd == pytest.approx(2.5 * choice.cost_per_hour_usd)
 
 
+def test_a_slice_that_could_not_be_had_is_lost_with_the_next(
+    held: tuple[Holding, Clock], choice: Choice
+) -> None:
+    holding, clock = held
+    assert choice.cost_per_hour_usd
+    with holding:
+        holding.ready()
+        holding.lose([1])
+        clock.now += HOUR
+        holding.lose([0])
+        clock.now += HOUR
+    assert holding.cost_usd == pytest.approx(0.5 * choice.cost_per_hour_usd)
+
+
 def test_what_has_no_price_makes_no_sum() -> None:
     clock = Clock()
     bill = Bill(clock)

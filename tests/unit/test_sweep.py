@@ -29,7 +29,7 @@ from launcher.sweep import checkpoints, identity, layout, page, scores, table, t
 from launcher.sweep.board import Board, SweepScreen, as_csv, document
 from launcher.sweep.desk import Desk, Stopped
 from launcher.sweep.entries import Entry, Status, restored
-from launcher.sweep.grid import Grid
+from launcher.sweep.grids import Grid
 from launcher.sweep.protocol import Decision, Exploit, Suggestion, Verb
 from launcher.sweep.scores import Goal
 from launcher.sweep.trials import Composer, Trial
@@ -538,11 +538,11 @@ def test_the_shape_of_the_table() -> None:
         (
             [("succeeded", 9), ("stopped", 1), ("stopped", 3), ("failed", 2), ("waiting", None)],
             (15, 14),
-            "15 steps; 2 trials were stopped early: 14 of 29 steps saved (48%)",
+            "15 steps; 2 trials stopped early: 14 of 29 steps saved (48%)",
         ),
-        ([("stopped", 1), ("running", 4)], (5, None), "5 steps; 1 trial was stopped early"),
-        ([("stopped", 9), ("succeeded", 9)], (18, 0), "18 steps; 1 trial was stopped early"),
-        ([("succeeded", None), ("stopped", None)], (0, 0), "0 steps; 1 trial was stopped early"),
+        ([("stopped", 1), ("running", 4)], (5, None), "5 steps; 1 trial stopped early"),
+        ([("stopped", 9), ("succeeded", 9)], (18, 0), "18 steps; 1 trial stopped early"),
+        ([("succeeded", None), ("stopped", None)], (0, 0), "0 steps; 1 trial stopped early"),
     ],
 )
 def test_steps_that_stopping_early_saves(
@@ -599,6 +599,18 @@ def test_the_screen_of_a_terminal(tmp_path: Path, spec: Spec) -> None:
     assert (
         json.loads((tmp_path / "trials.json").read_text())["trials"][0]["metrics"]["loss"] == 0.25
     )
+
+
+def test_a_full_disk_stops_no_sweep(
+    tmp_path: Path, spec: Spec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    board = Board(spec.sweep, tmp_path / "file", SweepScreen())
+    one = entry(spec, "a")
+    one.begin("s0")
+    board.changed(one)
+    board.save()
+    assert capsys.readouterr().err.count("cannot be written: ") == 1
 
 
 def test_the_table_is_drawn_while_trials_report(tmp_path: Path, spec: Spec) -> None:
