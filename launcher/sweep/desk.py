@@ -64,6 +64,12 @@ class _Running:
     stop: Stop
 
 
+def _is_as_it_was(running: _Running) -> bool:
+    """Whether a trial that was to go on from another has ended before, or found nothing there."""
+    exploit = running.stop.ordered and running.stop.ordered.exploit
+    return bool(exploit) and running.entry.suggested != exploit.overrides
+
+
 @dataclass
 class Desk:
     """`make` is what makes an entry of a suggestion. Every method takes the lock by itself."""
@@ -158,8 +164,10 @@ class Desk:
     def left(self, entry: Entry, status: Status, not_before: float = 0.0) -> None:
         """A trial has ended, or waits again from then on."""
         with self._changed:
-            self._running.pop(entry.trial.id, None)
+            running = self._running.pop(entry.trial.id, None)
             entry.leave(status)
+            if running and _is_as_it_was(running):
+                self.search.kept(entry.trial.id)
             if entry.ended:
                 self._end(entry)
             else:

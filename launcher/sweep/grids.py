@@ -33,6 +33,8 @@ class Grid:
     def report(self, trial_id: str, step: int, metrics: Mapping[str, float]) -> Decision:
         return Verb.GO_ON
 
+    def kept(self, trial_id: str) -> None: ...
+
     def ended(
         self, trial_id: str, metrics: Mapping[str, float] | None, outcome: Outcome
     ) -> None: ...

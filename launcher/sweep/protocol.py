@@ -87,6 +87,10 @@ class Search(Protocol):
         """What is new in a metrics line; the steps of one metric of a trial only rise."""
         ...
 
+    def kept(self, trial_id: str) -> None:
+        """An Exploit came to nothing: the trial goes on as it was."""
+        ...
+
     def ended(self, trial_id: str, metrics: Mapping[str, float] | None, outcome: Outcome) -> None:
         """`metrics` are the last numbers that it reported; None if there were none."""
         ...

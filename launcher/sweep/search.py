@@ -97,6 +97,8 @@ class Study:
             self.stopped.add(trial_id)
         return Verb.STOP if trial_id in self.stopped else Verb.GO_ON
 
+    def kept(self, trial_id: str) -> None: ...
+
     def ended(self, trial_id: str, metrics: Mapping[str, float] | None, outcome: Outcome) -> None:
         trial = self.trials.pop(trial_id, None)
         if trial is None:

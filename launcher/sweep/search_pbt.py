@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher.sweep.protocol import (
     Decision,
@@ -50,6 +50,7 @@ class Population:
     def __init__(self, settings: Settings, space: Space, first: Search) -> None:
         self.settings, self.space, self.first = settings, space, first
         self.members: dict[str, Member] = {}
+        self.before: dict[str, Member] = {}  # what a trial was before it was last changed
 
     @property
     def exhausted(self) -> bool:
@@ -71,7 +72,14 @@ class Population:
         member.looked = step
         rng = random.Random(f"{self.settings.seed} {trial_id} {step}")
         source = self._better(trial_id, rng)
-        return self._exploit(member, source, rng) if source else Verb.GO_ON
+        if not source:
+            return Verb.GO_ON
+        self.before[trial_id] = replace(member)
+        return self._exploit(member, source, rng)
+
+    def kept(self, trial_id: str) -> None:
+        if before := self.before.pop(trial_id, None):
+            self.members[trial_id] = before
 
     def ended(self, trial_id: str, metrics: Mapping[str, float] | None, outcome: Outcome) -> None:
         self.members.pop(trial_id, None)

@@ -24,6 +24,7 @@ from launcher.sweep.protocol import (
     Verb,
 )
 from launcher.sweep.search import Study, make_search
+from launcher.sweep.search_pbt import Population
 from launcher.sweep.search_settings import SCHEDULERS, Settings
 from launcher.sweep.search_space import Choice, Domain, Interval, Space
 
@@ -299,6 +300,20 @@ def test_the_worst_quarter_goes_on_as_copies_of_the_best(mode: str, worst: float
     assert decision.source_trial in ids[-2:]
     assert 1e-5 <= float(decision.overrides["lr"]) <= 1e-1
     assert identify(decision.overrides) != decision.source_trial
+
+
+def test_a_copy_that_could_not_be_made_is_none() -> None:
+    searched, ids = population({})
+    assert isinstance(searched, Population)
+    for rank, trial_id in enumerate(ids):
+        searched.report(trial_id, 4, {"accuracy": rank})
+    before = searched.members[ids[0]].overrides
+    assert isinstance(searched.report(ids[0], 5, {"accuracy": 0.0}), Exploit)
+    assert searched.members[ids[0]].overrides != before
+    searched.kept(ids[0])
+    member = searched.members[ids[0]]
+    assert (member.overrides, member.score, member.step) == (before, 0.0, 5)
+    assert searched.report(ids[0], 6, {"accuracy": 0.0}) is Verb.GO_ON  # until the next look
 
 
 def test_nobody_copies_one_that_is_no_better_or_has_ended() -> None:

@@ -298,8 +298,13 @@ class Picky(Grid):
 
     decision: Decision = Verb.GO_ON
 
+    as_it_was = ""
+
     def report(self, trial_id: str, step: int, metrics: Mapping[str, float]) -> Decision:
         return self.decision
+
+    def kept(self, trial_id: str) -> None:
+        self.as_it_was += trial_id
 
 
 def entry(spec: Spec, name: str, **fields: Any) -> Entry:
@@ -389,6 +394,15 @@ def test_a_searcher_has_a_trial_go_on_from_another(desk: Desk) -> None:
         found[1].check()
     assert stopped.value.again
     assert stopped.value.exploit == Exploit("b", {"x": "2"})
+    desk.left(found[0], Status.WAITING)  # before it had anything of the other
+    assert desk.search.as_it_was == found[0].trial.id
+    again = desk.take(Spot("one"))
+    assert again
+    assert again[0] is found[0]
+    desk.reported(again[0], {"step": 2, "loss": 1.0})
+    again[0].suggested = {"x": "2"}
+    desk.left(again[0], Status.WAITING)
+    assert desk.search.as_it_was == found[0].trial.id
 
 
 def test_no_more_at_a_time_than_asked_for(desk: Desk) -> None:
