@@ -11,6 +11,10 @@
         ▼
     table, trials.json, trials.csv                      best first
 
+`grids` has the trials of Hydra's grid, and of the batches of other sweepers; `tunes` those that a
+search suggests (`search_settings`, `search_space`, `search`, `search_pbt`). Both run them by
+`sweeps`, which has a `driver` and a `desk` for each cluster.
+
 A trial is known by a hash of its overrides, so that the same command again finds its folder: what
 has finished is skipped, what was interrupted goes on from its checkpoint. What is to run next comes
 from a `protocol.Search`; the grid of Hydra's basic sweeper is the plainest of them. A slice that is

@@ -109,7 +109,8 @@ class Tune:
         made, wrong = self._made(suggestion.trial_id, chosen)
         entry = Entry(made, number, chosen, chosen)
         if wrong:
-            self._refuse(entry, wrong)
+            refuse(entry, wrong)
+            keep_failed(entry, self.sweep.folder)
         return entry
 
     def _made(self, trial_id: str, chosen: Mapping[str, str]) -> tuple[Trial, ConfigError | None]:
@@ -117,11 +118,6 @@ class Tune:
             return replace(self.trial(chosen), id=trial_id), None
         except ConfigError as error:
             return replace(self._first, id=trial_id, params=dict(chosen)), error
-
-    def _refuse(self, entry: Entry, wrong: ConfigError) -> None:
-        entry.status = Status.FAILED
-        entry.exit_code, entry.message = wrong.exit_code, str(wrong)
-        keep_failed(entry, self.sweep.folder)
 
     def restored(self) -> list[Entry]:
         """Trials of earlier invocations, in the order in which they were suggested."""
@@ -143,8 +139,13 @@ class Tune:
         entry = restored(made, standing["number"], self.sweep.folder, retry_failed=retry)
         entry.origin, entry.suggested = standing["origin"], standing["suggested"]
         if wrong and not entry.ended:
-            self._refuse(entry, wrong)
+            refuse(entry, wrong)
         return entry
+
+
+def refuse(entry: Entry, wrong: ConfigError) -> None:
+    entry.status = Status.FAILED
+    entry.exit_code, entry.message = wrong.exit_code, str(wrong)
 
 
 def shared_folder(spec: Spec) -> list[Problem]:
