@@ -18,7 +18,7 @@ from launcher.attempts.account import FILE as ACCOUNT
 from launcher.attempts.account import Account, open_account
 from launcher.attempts.packed import Code
 from launcher.attempts.result import summarise
-from launcher.errors import Interrupted, LauncherError, Superseded
+from launcher.errors import ConfigError, Interrupted, LauncherError, Superseded
 from launcher.hosts.member import Member
 from launcher.interrupt import Together
 from launcher.invocation import run_folder
@@ -127,8 +127,8 @@ class Runner:
         hold = Hold(place, session.spec)
         try:
             ended = supervise.one_attempt(session, code, account, hold)
-        except Superseded:
-            raise
+        except (ConfigError, Superseded):
+            raise  # no trial's own: what it runs cannot be put on record, or is another launcher's
         except Interrupted:
             session.under_way.write(None)
             entry.attempts = account.attempts

@@ -5,15 +5,19 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from launcher.attempts import supervise
 from launcher.compose import compose
 from launcher.errors import ConfigError, Interrupted, Superseded
 from launcher.registry import read_json, write_json
+from launcher.session import Session
 from launcher.sweep import identity, trial_run
 from launcher.sweep.desk import Desk
-from launcher.sweep.entries import STANDING, Status
+from launcher.sweep.entries import ATTEMPT, STANDING, Status
 from launcher.sweep.grids import Batches
 from launcher.sweep.protocol import Suggestion
 from launcher.sweep.scores import Goal
@@ -142,6 +146,33 @@ def test_a_suggestion_with_a_wrong_config_is_one_that_was_made(cwd: Path) -> Non
             entry.message,
         )
         assert [*desk.entries] == [entry.trial.id]
+
+
+# --- what is no trial's fault ---------------------------------------------------------------------
+
+
+def test_a_trial_that_cannot_be_put_on_record_has_not_failed(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune, desk = searched(cwd)
+    taken = desk.take(Spot())
+    assert taken
+    entry, stop = taken
+    choice = tune.group.plan.first
+    place: Any = SimpleNamespace(title="s0", joined=lambda _: SimpleNamespace(choice=choice))
+    own: Any = SimpleNamespace(path=tune.sweep.folder)
+    session: Any = SimpleNamespace(folder=own, owner="me", interrupt=None, provider=None)
+
+    def attempt(current: Session, *_: Any) -> None:
+        (current.folder.path / ATTEMPT).mkdir()
+        current.under_way.write({"attempt": 0})
+
+    monkeypatch.setattr(supervise, "one_attempt", attempt)
+    runner = trial_run.Runner(session, desk, tune.sweep.code, tune.sweep.remade)
+    with pytest.raises(ConfigError, match=r"under_way.json cannot be written"):
+        runner.run(entry, place, stop)
+    tune.sweep.close()
+    assert entry.status is Status.WAITING
 
 
 # --- batches of a sweeper -------------------------------------------------------------------------
