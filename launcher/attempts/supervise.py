@@ -43,6 +43,7 @@ from launcher.provisioning.holding import LOOK_SECONDS, Hold, Holding
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 from launcher.source import Manifest
+from launcher.spec import Spec
 
 HEAD_LOOK_SECONDS = 2.0
 
@@ -142,7 +143,7 @@ def one_attempt(session: Session, code: Code, account: Account, holding: Hold) -
     joined = holding.ready()
     found = alive_on(joined, going_on) if going_on else None
     digest = code.digest()
-    asked = program_of(joined, make_attempt(session, digest))
+    asked = program_of(session.spec, joined, make_attempt(session, digest))
     if found and found["program"] != asked:
         session.tell("other", "what runs there is another program, or has other arguments: it ends")
         found = None
@@ -256,7 +257,8 @@ def put_on_record(
     session: Session, joined: Joined, account: Account, attempt: fanout.Attempt, key: str
 ) -> None:
     """That this attempt is about to run on the hosts, for a supervisor that comes after this."""
-    running = {"number": attempt.number, "key": key, "program": program_of(joined, attempt)}
+    program = program_of(session.spec, joined, attempt)
+    running = {"number": attempt.number, "key": key, "program": program}
     session.under_way.write(running)
     account.save(session)
     processes = len(joined.choice.processes)
@@ -265,9 +267,16 @@ def put_on_record(
     session.timeline.begin_attempt()
 
 
-def program_of(joined: Joined, attempt: fanout.Attempt) -> str:
-    """Tells programs apart: the code, the arguments and what is set for each process."""
-    ranks = [[list(process.argv), dict(process.env)] for process in joined.choice.processes]
+def program_of(spec: Spec, joined: Joined, attempt: fanout.Attempt) -> str:
+    """Tells programs apart: the code, the arguments and what is set for each process; in which
+    order `workload.args` were given does not matter.
+    """
+    named = len(spec.workload.args) if spec.workload else 0
+    ranks = []
+    for process in joined.choice.processes:
+        target = len(process.argv) - named
+        argv = [*process.argv[:target], *sorted(process.argv[target:])]
+        ranks.append([argv, dict(process.env)])
     text = json.dumps([attempt.code, ranks], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
