@@ -150,7 +150,12 @@ class Board:
             return f"{indent}{entry.message}{indent}log: {self._folder / entry.trial.id / 'logs'}"
         goal = self.goal
         value = entry.values.get(goal.metric) if goal else None
-        return f"; {goal.metric} {table.number(value)}" if goal and value is not None else ""
+        if goal and value is not None:
+            return f"; {goal.metric} {table.number(value)}"
+        if self._settings.metric and entry.ended:
+            told = ", ".join(entry.values) or "none"
+            return f"; it told no {self._settings.metric} (sweep.metric), of metrics: {told}"
+        return ""
 
     def save(self) -> None:
         """Both files, whole. The sweep goes on where they cannot be written."""

@@ -25,8 +25,8 @@ def text(path: Path, found: Mapping[str, Any]) -> str:
     lines = [f"{path.name}: {_status(path)}, {len(rows)} trials", table.text(rows, goal)]
     if found["best"] and goal:
         lines.append(f"best by {goal.metric} ({goal.mode}): {found['best']}")
-    lines.append(table.told_steps(rows))
-    return "\n".join([*lines, f"all of it: {path}"])
+    lines += [table.told_steps(rows), f"all of it: {path}"]
+    return "\n".join(filter(None, lines))
 
 
 def html(path: Path, found: Mapping[str, Any]) -> str:

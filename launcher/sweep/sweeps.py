@@ -232,8 +232,8 @@ class Sweep:
         """The table, the best first."""
         rows, goal = self.board.rows(), self.board.goal
         print(table.text(rows, goal), flush=True)
-        told = f"{self.board.counts()}; {table.told_steps(rows)}; {self.folder}"
-        self.screen.phase("done", told)
+        words = [self.board.counts(), table.told_steps(rows), str(self.folder)]
+        self.screen.phase("done", "; ".join(filter(None, words)))
 
 
 @dataclass(frozen=True, slots=True)

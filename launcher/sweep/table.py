@@ -64,10 +64,10 @@ def steps(rows: Iterable[Mapping[str, Any]]) -> tuple[int, int | None]:
 
 
 def told_steps(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`57 steps; 12 trials stopped early: 43 of 100 steps saved (43%)`."""
+    """`57 steps; 12 trials stopped early: 43 of 100 steps saved (43%)`; or nothing."""
     made, saved = steps(rows)
     stopped = sum(row["status"] == "stopped" for row in rows)
-    words = [counted(made, "step")]
+    words = [counted(made, "step")] if made else []
     if stopped:
         words.append(f"{counted(stopped, 'trial')} stopped early")
     share = (

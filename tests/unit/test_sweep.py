@@ -556,7 +556,7 @@ def test_the_shape_of_the_table() -> None:
         ),
         ([("stopped", 1), ("running", 4)], (5, None), "5 steps; 1 trial stopped early"),
         ([("stopped", 9), ("succeeded", 9)], (18, 0), "18 steps; 1 trial stopped early"),
-        ([("succeeded", None), ("stopped", None)], (0, 0), "0 steps; 1 trial stopped early"),
+        ([("succeeded", None), ("stopped", None)], (0, 0), "1 trial stopped early"),
     ],
 )
 def test_steps_that_stopping_early_saves(
@@ -613,6 +613,21 @@ def test_the_screen_of_a_terminal(tmp_path: Path, spec: Spec) -> None:
     assert (
         json.loads((tmp_path / "trials.json").read_text())["trials"][0]["metrics"]["loss"] == 0.25
     )
+
+
+def test_a_trial_that_tells_no_metric_is_told_of_at_once(
+    cwd: Path, spec: Spec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = compose(["sweep.metric=accuracy"], cwd=cwd).sweep
+    board = Board(settings, cwd, SweepScreen())
+    one, other = entry(spec, "a"), entry(spec, "b")
+    for each, told in ((one, {"acc": 0.5, "loss": 1.0}), (other, {"accuracy": 0.5})):
+        each.take(told)
+        each.leave(Status.SUCCEEDED)
+        board.changed(each)
+    err = capsys.readouterr().err
+    assert "it told no accuracy (sweep.metric), of metrics: acc, loss" in err
+    assert err.count("it told no") == 1
 
 
 def test_a_full_disk_stops_no_sweep(
