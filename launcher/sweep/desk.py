@@ -66,8 +66,9 @@ class _Running:
 
 def _is_as_it_was(running: _Running) -> bool:
     """Whether a trial that was to go on from another has ended before, or found nothing there."""
-    exploit = running.stop.ordered and running.stop.ordered.exploit
-    return bool(exploit) and running.entry.suggested != exploit.overrides
+    ordered = running.stop.ordered
+    exploit = ordered.exploit if ordered else None
+    return exploit is not None and running.entry.suggested != exploit.overrides
 
 
 @dataclass

@@ -89,8 +89,8 @@ class Batches:
             if not sweep.over and not all(entry.ended for entry in mine):
                 ids = [entry.trial.id for entry in mine]
                 sweep.run(group, mine, Grid(ids), lambda each: sweep.board.of(each.trial_id))
-        ids = map(identity.trial_id, points)
-        return Ended([sweep.board.of(trial_id) for trial_id in ids], sweep.board.goal)
+        entries = [sweep.board.of(identity.trial_id(point)) for point in points]
+        return Ended(entries, sweep.board.goal)
 
     def _name(self, found: Sequence[Trial]) -> str:
         return trials.name_of([trial.spec for trial in found], self._points[0], Path.cwd())
