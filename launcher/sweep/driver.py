@@ -168,6 +168,7 @@ class Driver:
         if wanted:
             self._session.tell("repair", f"{_names(wanted)} made anew; the trials there wait")
             holding.lose(wanted)
+            self._spent.hold(self._chips_without(wanted))
         self._session.folder.next()
         try:
             self._settle(self._awaited(holding))
@@ -185,8 +186,7 @@ class Driver:
         Raises the refusal of all.
         """
         assert self._joined is not None
-        choice = self._joined.choice
-        count = len(choice.nodes)
+        count = len(self._joined.choice.nodes)
         if len(missing) in (0, count) or self._headless:
             raise refused
         with self._lock:
@@ -194,10 +194,14 @@ class Driver:
             others = self._broken - missing
             self._missing = missing
             self._broken = others if useful or others else frozenset(range(count))
-        self._spent.hold(choice.chips * (count - len(missing)) // count)
         self._desk.forget_places(useful)
         text = f"{_names(missing)} cannot be had again: {refused}"
         self._session.tell("without", text, slices=sorted(missing))
+
+    def _chips_without(self, slices: frozenset[int]) -> int:
+        assert self._joined is not None
+        choice = self._joined.choice
+        return choice.chips * (len(choice.nodes) - len(slices)) // len(choice.nodes)
 
     def _awaited(self, holding: Holding) -> Joined:
         """The hosts, joined. Raises NoneLeft, as long as it waits and no longer."""

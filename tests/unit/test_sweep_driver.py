@@ -1,0 +1,94 @@
+"""What a sweep does about slices that are lost, and that cannot be had again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher.errors import PreemptionBudgetSpent, Reason, Refused
+from launcher.sweep.desk import Desk
+from launcher.sweep.driver import Driver
+from launcher.sweep.grids import Grid
+from launcher.sweep.spent import Spent
+
+HOUR = 3600.0
+
+
+class Kit:
+    """A driver with places on three slices of four chips, none of which can be had again."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.told: list[str] = []
+        self.lost: list[set[int]] = []
+        limits: Any = SimpleNamespace(budget_seconds=None, budget_chip_hours=None)
+        self.spent = Spent(limits, lambda: self.now)
+        self.places = [SimpleNamespace(title=f"s{n}", slices=(n,), usable=True) for n in range(3)]
+        nobody: Any = SimpleNamespace(changed=lambda _: None)
+        make: Any = None
+        self.desk = Desk(Grid(["a"]), make, nobody)
+        session: Any = SimpleNamespace(
+            folder=SimpleNamespace(next=lambda: None),
+            tell=lambda topic, *_, **__: self.told.append(topic),
+            spec=SimpleNamespace(retry=SimpleNamespace(max_preemptions=3)),
+        )
+        runner: Any = SimpleNamespace(desk=self.desk)
+        self.driver: Any = Driver(session, runner, self.spent)
+        choice = SimpleNamespace(nodes=("x-s0", "x-s1", "x-s2"), chips=12)
+        joined: Any = SimpleNamespace(choice=choice)
+        places: Any = self.places
+        self.driver._joined, self.driver._places = joined, places
+
+    def lose(self, slices: set[int]) -> None:
+        self.lost.append(slices)
+
+    def ready(self) -> None:
+        raise Refused(Reason.STOCKOUT, "no capacity")
+
+    def repair(self, *slices: int) -> None:
+        for place in self.places:
+            place.usable = place.usable and place.slices[0] not in slices
+        self.driver._broken |= {*slices}
+        self.driver._repair(self)
+
+    def chips(self) -> float:
+        """That are held now."""
+        before = self.spent.chip_hours
+        self.now += HOUR
+        return self.spent.chip_hours - before
+
+
+@pytest.fixture
+def kit() -> Kit:
+    return Kit()
+
+
+def test_a_slice_that_cannot_be_had_is_done_without_and_asked_for_with_the_next(kit: Kit) -> None:
+    kit.repair(1)
+    assert (kit.lost, kit.told) == ([{1}], ["repair", "without"])
+    assert not kit.driver._can_repair()  # until another one is lost
+    assert kit.chips() == 8
+    kit.desk.progress += 1
+    kit.repair(2)
+    assert kit.lost[1:] == [{1, 2}]
+    assert kit.chips() == 4
+
+
+def test_where_none_is_of_use_all_are_asked_for_and_then_the_sweep_ends(kit: Kit) -> None:
+    for place in kit.places:  # as where a trial has all slices
+        place.usable = False
+    kit.repair(1)
+    assert kit.driver._can_repair()
+    with pytest.raises(Refused, match="no capacity"):
+        kit.repair()
+    assert kit.lost == [{1}, {0, 1, 2}]
+    assert kit.chips() == 0
+
+
+def test_slices_that_are_lost_over_and_over_end_a_sweep_without_progress(kit: Kit) -> None:
+    for _ in range(3):
+        kit.repair(1)
+    with pytest.raises(PreemptionBudgetSpent):
+        kit.repair(1)
