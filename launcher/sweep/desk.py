@@ -90,18 +90,25 @@ class Desk:
         self.error: BaseException | None = None
         self.progress = 0  # grows with every line of metrics that is new, and every end
 
+    def go_on(self, search: Search, make: Callable[[Suggestion], Entry]) -> None:
+        """The places wait for more: these trials are the next, those of before have ended."""
+        with self._changed:
+            self.search, self.make = search, make
+
     def restore(self, entries: Iterable[Entry], history: Sequence[Past]) -> None:
         """Trials of earlier invocations: those that have not ended go on first."""
-        self.search.restore(history)
-        for entry in entries:
-            self.entries[entry.trial.id] = entry
-            if not entry.ended:
-                self._waiting.append(entry)
+        with self._changed:
+            self.search.restore(history)
+            for entry in entries:
+                self.entries[entry.trial.id] = entry
+                if not entry.ended:
+                    self._waiting.append(entry)
+            self._changed.notify_all()
 
     # --- for the places -------------------------------------------------------------------------
 
     def take(self, spot: Spot) -> tuple[Entry, Stop] | None:
-        """The next trial for this place, waited for; None when there will be none for it."""
+        """The next trial for this place, waited for; None when nothing begins there any more."""
         with self._changed:
             while spot.usable and not self._closed:
                 if self._may_begin() and (entry := self._next(spot)):
@@ -110,8 +117,6 @@ class Desk:
                     entry.begin(spot.title)
                     self.listener.changed(entry)
                     return entry, stop
-                if self._is_done():
-                    break
                 self._changed.wait(LOOK_SECONDS)
         return None
 

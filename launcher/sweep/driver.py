@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import TracebackType
 
 from launcher import coordinator, registry
 from launcher.attempts.supervise import HEAD_LOOK_SECONDS
@@ -26,10 +27,10 @@ LEAVE_SECONDS = 60.0  # beyond the grace, for the threads to end their trials
 
 
 class Driver:
-    """One use of one cluster: `run`."""
+    """One cluster, which is gone with the block: `run`, as often as there are trials for it."""
 
     def __init__(self, session: Session, runner: Runner, spent: Spent) -> None:
-        self._session = session
+        self.session = session
         self._runner = runner
         self._desk: Desk = runner.desk
         self._places: list[Place] = []
@@ -46,38 +47,49 @@ class Driver:
         self.cost_usd: float | None = None
         self.closed = False  # whether trials were left that are not to run
 
+    def __enter__(self) -> Driver:
+        patience = Together(self.session.interrupt, self._require_need)
+        self._holding = Holding(replace(self.session, interrupt=patience, apart=True))
+        self._holding.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._leave()
+        finally:
+            self._spent.hold(0)
+            self.cost_usd = self._holding.cost_usd
+            self._holding.__exit__(kind, error, trace)
+
     def run(self) -> None:
-        """Until no trial is left that can run. The cluster is there, and gone, with this call.
+        """Until no trial is left that can run, on a cluster that is there from the first use on.
 
         Raises what ends the sweep before: Interrupted, Refused, Superseded, a fault of ours.
         """
-        spec = self._session.spec
-        patience = Together(self._session.interrupt, self._require_need)
-        patient = replace(self._session, interrupt=patience, apart=True)
-        with Holding(patient) as holding:
-            try:
-                before = incarnations_of(spec.name)
-                self._settle(holding.ready())
-                if incarnations_of(spec.name) != before:
-                    self._desk.forget_places([])  # what ran is gone with its hosts
-                self._begin()
-                self._watch(holding)
-                self.closed = self._desk.closed
-            finally:
-                self._leave()
-                self._spent.hold(0)
-                self.cost_usd = holding.cost_usd
+        if self._joined is None:
+            before = incarnations_of(self.session.spec.name)
+            self._settle(self._holding.ready())
+            if incarnations_of(self.session.spec.name) != before:
+                self._desk.forget_places([])  # what ran is gone with its hosts
+            self._begin()
+        self._watch(self._holding)
+        self.closed = self._desk.closed
 
     def _settle(self, joined: Joined) -> None:
         """Places for the hosts that there are; those whose hosts have stayed remain."""
-        parts = layout.parts(self._session.spec, joined.choice.offer.accelerator)
+        parts = layout.parts(self.session.spec, joined.choice.offer.accelerator)
         old = {place.part: place for place in self._places if self._is_whole(place, joined)}
         with self._lock:
             places = [old.get(part) or Place(part, joined, self._lost) for part in parts]
             self._places, self._joined, self._headless = places, joined, False
             self._broken = self._missing = frozenset()
         self._spent.hold(joined.choice.chips)
-        end_others(places, incarnations_of(self._session.spec.name))
+        end_others(places, incarnations_of(self.session.spec.name))
         self._desk.forget_places({place.title for place in places})
 
     def _is_whole(self, place: Place, joined: Joined) -> bool:
@@ -88,7 +100,7 @@ class Driver:
     def _begin(self) -> None:
         """A thread for each place that has none."""
         served = {thread.name for thread in self._threads if thread.is_alive()}
-        incarnations = incarnations_of(self._session.spec.name)
+        incarnations = incarnations_of(self.session.spec.name)
         for place in self._places:
             name = f"{place.title} {id(place)}"
             if name not in served:
@@ -97,7 +109,7 @@ class Driver:
                 thread.daemon = True  # a place that does not answer holds no process back
                 thread.start()
                 self._threads.append(thread)
-        self._session.folder.event("started", places=len(self._places))
+        self.session.folder.event("started", places=len(self._places))
 
     def _serve(self, place: Place, incarnations: Mapping[str, str]) -> None:
         try:
@@ -122,7 +134,7 @@ class Driver:
 
     def _watch(self, holding: Holding) -> None:
         while not self._desk.done:
-            self._session.interrupt.check()
+            self.session.interrupt.check()
             if self._desk.error:
                 break
             self._desk.wait(WAIT_SECONDS)
@@ -135,7 +147,7 @@ class Driver:
 
     def _heed_budget(self) -> None:
         if (reason := self._spent.reason()) and not self._desk.closed:
-            self._session.tell("budget", f"{reason}: what runs is stopped, and can go on later")
+            self.session.tell("budget", f"{reason}: what runs is stopped, and can go on later")
             self._desk.close(Stopped(reason, again=True))
 
     def _look_at_head(self) -> None:
@@ -166,10 +178,10 @@ class Driver:
         with self._lock:
             wanted = self._broken | self._missing
         if wanted:
-            self._session.tell("repair", f"{_names(wanted)} made anew; the trials there wait")
+            self.session.tell("repair", f"{_names(wanted)} made anew; the trials there wait")
             holding.lose(wanted)
             self._spent.hold(self._chips_without(wanted))
-        self._session.folder.next()
+        self.session.folder.next()
         try:
             self._settle(self._awaited(holding))
         except NoneLeft:
@@ -196,7 +208,7 @@ class Driver:
             self._broken = others if useful or others else frozenset(range(count))
         self._desk.forget_places(useful)
         text = f"{_names(missing)} cannot be had again: {refused}"
-        self._session.tell("without", text, slices=sorted(missing))
+        self.session.tell("without", text, slices=sorted(missing))
 
     def _chips_without(self, slices: frozenset[int]) -> int:
         assert self._joined is not None
@@ -215,7 +227,7 @@ class Driver:
         """Raises PreemptionBudgetSpent where slices are lost again and again, and nothing comes of
         them meanwhile.
         """
-        limit, progress = self._session.spec.retry.max_preemptions, self._desk.progress
+        limit, progress = self.session.spec.retry.max_preemptions, self._desk.progress
         self._repairs = 1 if progress > self._progress else self._repairs + 1
         self._progress = progress
         if self._repairs > limit:
@@ -233,7 +245,7 @@ class Driver:
 
     def _leave(self) -> None:
         self._desk.close(Stopped("the sweep ends", again=True))
-        end = time.monotonic() + self._session.spec.retry.grace + LEAVE_SECONDS
+        end = time.monotonic() + self.session.spec.retry.grace + LEAVE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 

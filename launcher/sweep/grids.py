@@ -47,7 +47,7 @@ class Over(LauncherError):
 
 
 class Batches:
-    """All batches of one command are one sweep: with one folder, one budget and one code."""
+    """All batches of one command are one sweep, with one folder, one budget and one code."""
 
     def __init__(self, config_dirs: Sequence[Path]) -> None:
         self._composer = Composer(config_dirs, Path.cwd())

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from launcher import extras, invocation, registry
@@ -18,7 +19,7 @@ from launcher.provisioning.requests import Identity
 from launcher.session import Session
 from launcher.source import Manifest
 from launcher.spec import Spec
-from launcher.sweep import layout, scores, table
+from launcher.sweep import layout, scores, table, trials
 from launcher.sweep.board import Board, SweepScreen
 from launcher.sweep.desk import Desk
 from launcher.sweep.driver import Driver
@@ -107,6 +108,9 @@ class Sweep:
         self.over = False  # the budget is used up, or `fail_fast` has ended it
         self.begun = False  # it has had its folder to itself
         self._spent = Spent(self.spec.sweep)
+        self._stack = contextlib.ExitStack()  # of the cluster that there is
+        self._asked: str | None = None  # for which this was asked
+        self._open: tuple[Driver, Desk]
         self._manifests: dict[Any, Manifest] = {}
         self._snapshots: dict[Manifest, Snapshot] = {}
         self._lock = threading.Lock()  # around both
@@ -155,34 +159,48 @@ class Sweep:
     # --- one cluster ----------------------------------------------------------------------------
 
     def run(self, group: Group, entries: Sequence[Entry], search: Search, make: Make) -> None:
-        """The trials of a group; `entries` are those that an earlier invocation knew.
+        """The trials of a group; `entries` are those that an earlier invocation knew. Their cluster
+        stays for the next group that can share it, and goes with any other, or with the sweep.
 
         Raises what ends the sweep before its trials have ended.
         """
+        asked = trials.asks_for(group.spec, asker)
+        if asked != self._asked:
+            self._stack.close()
+            self._stack.enter_context(self._cluster(group, search, make))
+            self._asked = asked
+        driver, desk = self._open
+        desk.go_on(search, make)
+        desk.restore([e for e in entries if e.begun], history(entries))
+        self._introduce(driver.session, entries)
+        self._drive(driver)
+
+    @contextlib.contextmanager
+    def _cluster(self, group: Group, search: Search, make: Make) -> Iterator[None]:
+        settings = group.spec.sweep
         with invocation.session(group.spec, group.plan, self.screen) as session:
             self.begun = True
-            self._introduce(session, entries)
+            session.folder.begin()
+            headline = invocation.headline(session.spec, session.plan)
+            session.tell("plan", headline, supervisor=registry.this_process())
             desk = Desk(
                 search,
                 make,
                 self.board,
-                max_concurrent=group.spec.sweep.max_concurrent,
-                fail_fast=group.spec.sweep.fail_fast,
+                max_concurrent=settings.max_concurrent,
+                fail_fast=settings.fail_fast,
             )
-            desk.restore([e for e in entries if e.begun], history(entries))
-            runner = Runner(session, desk, self.code, self.remade)
-            driver = Driver(session, runner, self._spent)
+            driver = Driver(session, Runner(session, desk, self.code, self.remade), self._spent)
             try:
-                self._drive(driver)
+                with driver:
+                    self._open = driver, desk
+                    yield
             finally:
-                self.over = driver.closed
+                self._asked = None
                 both = self.cost_usd is not None and driver.cost_usd is not None
                 self.cost_usd = (self.cost_usd or 0) + (driver.cost_usd or 0) if both else None
 
     def _introduce(self, session: Session, entries: Sequence[Entry]) -> None:
-        headline = invocation.headline(session.spec, session.plan)
-        session.folder.begin()
-        session.tell("plan", headline, supervisor=registry.this_process())
         self.board.save()
         session.tell("trials", f"{self.board.counts()}; {session.folder.shown}")
         ended = [entry for entry in entries if entry.ended and entry.code]
@@ -197,12 +215,24 @@ class Sweep:
         try:
             driver.run()
         finally:
+            self.over = driver.closed
             self.screen.detach()
             self.board.save()
 
-    def close(self) -> None:
-        for snapshot in self._snapshots.values():
-            snapshot.close()
+    def __enter__(self) -> Sweep:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._stack.__exit__(kind, error, trace)
+        finally:
+            for snapshot in self._snapshots.values():
+                snapshot.close()
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -275,7 +305,7 @@ def concluded(sweep: Sweep) -> Iterator[None]:
     """
     error: LauncherError | None = None
     try:
-        with contextlib.closing(sweep):
+        with sweep:
             yield
     except LauncherError as raised:
         error = raised

@@ -235,6 +235,7 @@ def test_batches_are_one_sweep(place: Place, words: list[str]) -> None:
     ]
     assert place.result("s")["trials"]["succeeded"] == 2
     assert [path.name for path in (place.folder / "runs").iterdir()] == ["s"]
+    assert len(place.emulator("ledger")["nodes"]) == 1
     place.assert_clean()
 
 

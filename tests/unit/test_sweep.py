@@ -332,8 +332,10 @@ def test_a_free_place_gets_the_next_trial(desk: Desk) -> None:
     desk.left(third, Status.FAILED)
     assert not desk.done
     desk.left(first, Status.SUCCEEDED)
-    assert desk.take(one) is None
     assert desk.done
+    desk.go_on(Picky("d"), desk.make)
+    assert not desk.done
+    assert taken(desk, one).trial.id == "d"
 
 
 def test_what_waits_again_goes_first(desk: Desk) -> None:

@@ -58,14 +58,14 @@ def test_a_trial_that_was_stopped_before_it_said_anything_is_the_same_one_again(
     assert taken
     first, _stop = taken
     write_json(cwd / "runs" / "s" / first.trial.id / STANDING, trial_run._standing(first))
-    earlier.sweep.close()
+    earlier.sweep.__exit__(None, None, None)
     tune, desk = searched(cwd)
     taken = desk.take(Spot())
     assert taken
     again, _stop = taken
     assert again.trial.id == first.trial.id
     desk.left(again, Status.SUCCEEDED)
-    tune.sweep.close()
+    tune.sweep.__exit__(None, None, None)
     assert [(e.trial.id, e.status) for e in tune.sweep.board.entries] == [
         (first.trial.id, Status.SUCCEEDED)
     ]
@@ -82,7 +82,7 @@ def test_the_code_is_that_of_the_beginning_for_every_thread(cwd: Path) -> None:
     other = tune.trial({"workload.args.x": "2"})
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(tune.sweep.code, [trial, other, trial, other]))
-    tune.sweep.close()
+    tune.sweep.__exit__(None, None, None)
     assert {id(code) for code in found} == {id(found[0])}
     assert found[0].digest() == before
 
@@ -120,7 +120,7 @@ def test_a_failed_trial_is_worth_nothing_to_a_sweeper(cwd: Path) -> None:
     for entry, accuracy in zip(made, (0.9, 0.5), strict=True):
         entry.take({"step": 1, "accuracy": accuracy})
     made[0].exit_code = 5
-    tune.sweep.close()
+    tune.sweep.__exit__(None, None, None)
     ended = Ended(made, Goal("accuracy", "max"))
     assert (ended.values, ended.best) == ([None, 0.5], 0.5)
 
@@ -134,11 +134,11 @@ def test_a_suggestion_with_a_wrong_config_is_one_that_was_made(cwd: Path) -> Non
     entry = tune.make(Suggestion(tune.identify(wrong), wrong))
     tune.sweep.board.add([entry, tune.make(Suggestion(tune.identify(right), right))])
     tune.sweep.board.save()
-    tune.sweep.close()
+    tune.sweep.__exit__(None, None, None)
     assert (entry.status, entry.exit_code) == (Status.FAILED, 2)
     for words in ((), ("sweep.retry_failed=true",)):  # which does not mend it
         again, desk = searched(cwd, *words)
-        again.sweep.close()
+        again.sweep.__exit__(None, None, None)
         (found,) = again.sweep.board.entries
         assert (found.trial.id, found.status, found.message) == (
             entry.trial.id,
@@ -171,7 +171,7 @@ def test_a_trial_that_cannot_be_put_on_record_has_not_failed(
     runner = trial_run.Runner(session, desk, tune.sweep.code, tune.sweep.remade)
     with pytest.raises(ConfigError, match=r"under_way.json cannot be written"):
         runner.run(entry, place, stop)
-    tune.sweep.close()
+    tune.sweep.__exit__(None, None, None)
     assert entry.status is Status.WAITING
 
 
