@@ -19,6 +19,7 @@ from launcher.sweep import scores, table
 from launcher.sweep.entries import Entry, Status
 from launcher.sweep.folder import TRIALS
 from launcher.sweep.scores import Goal
+from launcher.words import counted
 
 CSV = "trials.csv"
 SAVE_SECONDS = 1.0  # between two writings for the sake of metrics alone
@@ -115,7 +116,7 @@ class Board:
     def counts(self) -> str:
         states = [entry.status for entry in self.entries]
         told = [f"{states.count(status)} {status}" for status in Status if status in states]
-        return f"{len(states)} trials{': ' if told else ''}{', '.join(told)}"
+        return f"{counted(len(states), 'trial')}{': ' if told else ''}{', '.join(told)}"
 
     def changed(self, entry: Entry) -> None:
         """Says what has happened, and keeps it."""

@@ -170,9 +170,9 @@ class Sweep:
             self._stack.enter_context(self._cluster(group, search, make))
             self._asked = asked
         driver, desk = self._open
+        self._introduce(driver.session, entries)
         desk.go_on(search, make)
         desk.restore([e for e in entries if e.begun], history(entries))
-        self._introduce(driver.session, entries)
         self._drive(driver)
 
     @contextlib.contextmanager
