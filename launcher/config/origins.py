@@ -84,7 +84,7 @@ class Origins:
 
     def add_override(self, override: Override) -> None:
         """The key of an override, the maps around it that are new, and what lies in its value."""
-        path, where = override.path, override.typed
+        path, where = override.path, override.typed.lstrip("+")
         if override.kind is Kind.DELETE:
             self._remove(path)
             return

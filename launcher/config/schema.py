@@ -85,7 +85,8 @@ def _unknown_keys(
     )  # so that cluster.zone beats cluster.vm.zone
     elsewhere = {other[-1]: ".".join(other) for other in deepest_first}
     for name in sorted(map(str, set(error.instance) - set(siblings))):
-        other = elsewhere.get(name)
+        begins = any(sibling.startswith(name) for sibling in siblings)
+        other = None if begins else elsewhere.get(name)
         hint = f"did you mean {other}?" if other else nearest_or_all(name, siblings)
         yield origins.problem("no such key", (*key, name), hint)
 

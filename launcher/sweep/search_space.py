@@ -70,6 +70,13 @@ def texts(domain: Domain) -> Sequence[str]:
     raise ValueError("an interval has no grid")
 
 
+def ends(domain: Domain) -> Sequence[str]:
+    """All of a choice; of an interval the first and the last."""
+    if isinstance(domain, Choice):
+        return domain.texts
+    return [text_of(domain, end) for end in (domain.low, domain.high)]
+
+
 def number_of(domain: Interval, text: str) -> float | None:
     """The number that `text` is, or None if it does not lie in the interval."""
     try:
@@ -114,7 +121,7 @@ def take_apart(
         try:
             domain = _domain(override, seed, config_loader)
         except ValueError as error:
-            problems.append(Problem(str(error), key, override))
+            problems.append(Problem(str(error), key, override.lstrip("+")))
             continue
         if domain is None:
             shared.append(override)

@@ -116,7 +116,11 @@ def check_keys(points: Sequence[Sequence[str]]) -> None:
     """What says how trials are run does not tell them apart. Raises ConfigError."""
     settled = [dict(identity.settled(typed) for typed in point) for point in points]
     keys = dict.fromkeys(key for each in settled for key in each if identity.is_means(key))
-    swept = [key for key in keys if len({str(each.get(key)) for each in settled}) > 1]
+    refuse_means([key for key in keys if len({str(each.get(key)) for each in settled}) > 1])
+
+
+def refuse_means(swept: Sequence[str]) -> None:
+    """Raises ConfigError, if there are any."""
     if swept:
         hint = "hydra/launcher=basic makes each trial a run of its own"
         message = "it says how trials are run, and does not tell one from another"

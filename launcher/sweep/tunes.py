@@ -14,13 +14,15 @@ from launcher.errors import ConfigError, Problem
 from launcher.providers import KINDS
 from launcher.record import runs_folder
 from launcher.spec import Spec
-from launcher.sweep import search_settings, search_space, trials
+from launcher.sweep import identity, search_settings, search_space, trials
 from launcher.sweep.entries import STANDING, Entry, Status, restored
 from launcher.sweep.protocol import Suggestion
 from launcher.sweep.search import make_search
 from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, own
 from launcher.sweep.trial_run import keep_failed
 from launcher.sweep.trials import Composer, Group, Trial
+
+_PROVISIONED = ("cluster", "mode", "provider")
 
 
 def run(
@@ -72,6 +74,7 @@ class Tune:
         self._composer = composer
         self._shared = shared
         self._keys = tuple(space)
+        trials.refuse_means([key for key in space if identity.is_means(key)])
         first = self._composer.trial(words(shared, probe(space)), self._keys)
         self._name = trials.name_of([first.spec], first.overrides, Path.cwd())
         self._first = own(first, self._name)
@@ -80,6 +83,15 @@ class Tune:
         folder = runs_folder() / self._name
         self.sweep = Sweep(self._name, self._first.spec, folder, remake=self.trial)
         self.sweep.require_own_folder()
+        self._require_one_cluster(space)
+
+    def _require_one_cluster(self, space: search_space.Space) -> None:
+        """Raises ConfigError for a key of which other values would need another cluster."""
+        known = probe(space)
+        for key, domain in space.items():
+            if key.partition(".")[0] in _PROVISIONED:
+                for text in search_space.ends(domain):
+                    self.trial({**known, key: text})
 
     def settings(self) -> search_settings.Settings:
         """Raises ConfigError."""
@@ -99,7 +111,8 @@ class Tune:
         if trials.asks_for(made.spec, asker) != trials.asks_for(self._first.spec, asker):
             message = "a search cannot be over what is provisioned"
             hint = "a plain -m runs the trials of one cluster after those of another"
-            raise ConfigError([Problem(message, ", ".join(suggested), hint=hint)])
+            keys = [key for key in suggested if key.partition(".")[0] in _PROVISIONED]
+            raise ConfigError([Problem(message, ", ".join(keys or suggested), hint=hint)])
         return made
 
     def make(self, suggestion: Suggestion) -> Entry:

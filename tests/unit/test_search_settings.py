@@ -54,15 +54,20 @@ def test_what_no_search_can_be_made_of(tmp_path: Path, overrides: list[str], sai
 
 
 @pytest.mark.parametrize(
-    "override",
+    ("override", "said"),
     [
-        "sweep.search=grib",
-        "sweep.samples=0",
-        "sweep.scheduler={kind: ashes}",
-        "sweep.scheduler={kind: asha, reduction: 1}",
-        "sweep.scheduler={kind: median, grace_steps: 1.5}",
+        ("sweep.search=grib", r"sweep\.search: must be grid, random or tpe"),
+        ("sweep.samples=0", r"sweep\.samples: must be a whole number from 1, not '0'"),
+        ("sweep.scheduler=asha", r"sweep\.scheduler: must be a map with kind: asha"),
+        ("sweep.scheduler={grace_steps: 1}", r"sweep\.scheduler\.kind: not set"),
+        ("sweep.scheduler={kind: ashes}", r"scheduler\.kind: must be asha, median or pbt"),
+        ("sweep.scheduler={kind: asha, reduction: 1}", r"reduction: must be a whole number, 2"),
+        ("sweep.scheduler={kind: median, grace_steps: 1.5}", r"grace_steps: must be a whole"),
+        ("sweep.scheduler={kind: pbt, quantile: 0.9}", r"quantile: must be a number above 0"),
+        ("sweep.scheduler={kind: asha, grace: 1}", r"grace: no such key.*\n.*mean grace_steps"),
+        ("++sweep.seed=x", r"not 'x' \(sweep.seed=x\)"),
     ],
 )
-def test_what_the_schema_refuses(tmp_path: Path, override: str) -> None:
-    with pytest.raises(ConfigError, match=r"sweep\."):
+def test_what_the_schema_refuses(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
         compose([override], cwd=tmp_path)

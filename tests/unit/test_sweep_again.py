@@ -22,7 +22,7 @@ from launcher.sweep.grids import Batches
 from launcher.sweep.protocol import Suggestion
 from launcher.sweep.scores import Goal
 from launcher.sweep.search import make_search
-from launcher.sweep.search_space import Choice
+from launcher.sweep.search_space import Choice, Domain, Interval
 from launcher.sweep.spent import Spent
 from launcher.sweep.sweeps import Ended, concluded, history
 from launcher.sweep.trials import Composer
@@ -146,6 +146,22 @@ def test_a_suggestion_with_a_wrong_config_is_one_that_was_made(cwd: Path) -> Non
             entry.message,
         )
         assert [*desk.entries] == [entry.trial.id]
+
+
+@pytest.mark.parametrize(
+    ("key", "domain"),
+    [
+        ("cluster", Choice(("v6e-8", "v4-8"))),
+        ("mode.slices", Interval(1, 2, whole=True)),
+        ("sweep.samples", Choice(("3", "4"))),
+        ("retry.grace", Choice(("3s", "4s"))),
+    ],
+)
+def test_what_cannot_be_searched_is_told_before_anything_is_made(
+    cwd: Path, key: str, domain: Domain
+) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: (a search cannot|it says how)"):
+        Tune(Composer((), cwd), {key: domain, **SPACE}, ("workload.script=train.py",))
 
 
 # --- what is no trial's fault ---------------------------------------------------------------------
