@@ -16,6 +16,7 @@ _POSITIVE = (
     "cluster.join_timeout",
     "mode.probe_interval",
     "retry.hang_timeout",
+    "sweep.budget.time",
 )
 
 

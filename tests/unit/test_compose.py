@@ -508,6 +508,7 @@ TABLE = [
     (["retry.max_failures=1.0"], "retry.max_failures", ""),
     (["mode.probe_interval=0s", "mode.slices=[1,2]"], "mode.probe_interval", ""),
     (["retry.hang_timeout=0s"], "retry.hang_timeout", ""),
+    (["sweep.budget.time=0s"], "sweep.budget.time", ""),
     (["cluster.join_timeout=0ms"], "cluster.join_timeout", ""),
     (["cluster.provision_timeout=0.0m"], "cluster.provision_timeout", ""),
     (["cluster.queue_timeout=0h"], "cluster.queue_timeout", ""),

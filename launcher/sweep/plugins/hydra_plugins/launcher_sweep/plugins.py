@@ -12,6 +12,9 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 
 from launcher.config.overrides import as_hydra
+from launcher.errors import ConfigError, Problem
+
+DRAW = "give choice(…) or range(…), or have values drawn with hydra/sweeper=tune"
 
 
 class _Plugin:
@@ -38,12 +41,25 @@ class SweepLauncher(_Plugin, Launcher):
 
 
 class GridSweeper(BasicSweeper):
-    """Hydra's own, but for two things. It composes every trial just to see whether it can: the
-    launcher checks more, in less time. And keys of a file are read as those of the command line.
+    """Hydra's own, but for three things. It composes every trial just to see whether it can: the
+    launcher checks more, in less time. Keys of a file are read as those of the command line. And of
+    an interval it says what to do about it.
     """
 
     def _parse_config(self) -> list[str]:
         return as_hydra(super()._parse_config())
+
+    @staticmethod
+    def split_arguments(overrides: Any, max_batch_size: int | None) -> Any:
+        swept = [one for one in overrides if one.is_sweep_override()]
+        problems = [
+            Problem("an interval has no grid", one.get_key_element().lstrip("+"), hint=DRAW)
+            for one in swept
+            if not one.is_discrete_sweep()
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return BasicSweeper.split_arguments(overrides, max_batch_size)
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None: ...
 
