@@ -21,6 +21,7 @@ from launcher.coordinator import Head
 from launcher.errors import ClusterError, SliceLost
 from launcher.hosts import (
     agent,
+    ahead,
     archive,
     descendants,
     journal,
@@ -31,6 +32,7 @@ from launcher.hosts import (
     pulse,
     recorder,
     stacks,
+    standby,
     tpu_env,
     watch,
 )
@@ -44,6 +46,7 @@ KILL_SECONDS = 2.0  # for an agent that is not needed to be gone
 # What Ray ships to the hosts by value: they have no launcher installed.
 ON_HOSTS = (
     agent,
+    ahead,
     archive,
     descendants,
     journal,
@@ -54,6 +57,7 @@ ON_HOSTS = (
     pulse,
     recorder,
     stacks,
+    standby,
     tpu_env,
     watch,
 )

@@ -37,6 +37,7 @@ from typing import Any
 PORT_BASE, PORTS_PER_BLOCK = 20_000, 8
 HOST_BLOCKS, HEAD_BLOCKS = 1024, 572
 START_TRIES = 3  # a port that was free may be taken a moment later
+STANDBY = "standby"  # begins the name of a process of `hosts.ahead` that is no program yet
 LOW_PRIORITY = 19
 AGENT_REST_SECONDS = 15.0
 LEAVE_SECONDS = 60.0  # for the user's processes, when the VM is shut down; it has 90
@@ -277,7 +278,7 @@ def wait_for_programs() -> None:
 
 def is_program(process: Any) -> bool:
     try:
-        return "LAUNCHER_PROCESS_ID" in process.environ()
+        return "LAUNCHER_PROCESS_ID" in process.environ() and not process.name().startswith(STANDBY)
     except Exception:  # it has ended meanwhile
         return False
 

@@ -109,6 +109,7 @@ class Mode:
     probe_interval: float  # between attempts to get the slices that an elastic run lacks
     resize_interval: float  # from a change of size to the next one that the launcher wants
     requirements: tuple[str, ...]  # Python packages of the framework, for every host
+    standby: bool  # beside each process one that has made the program's first imports
 
     @property
     def slices(self) -> int:

@@ -35,8 +35,9 @@ class Attempt:
     """What is new in each attempt, beside the plan's processes. Times are seconds.
 
     `reattach`: for how long the processes go on without a supervisor. `hang_timeout`: from the last
-    output or metrics of any process to the end of all; None: never. `recalled`: why the processes
-    are to save and leave now, for another attempt; "" while they are not.
+    output or metrics of any process to the end of all; None: never. `standby`: the hosts make the
+    imports of the next attempt meanwhile. `recalled`: why the processes are to save and leave now,
+    for another attempt; "" while they are not.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Attempt:
     straggler_timeout: float | None
     hang_timeout: float | None = None
     reattach: float = 0.0
+    standby: bool = False
     recalled: Callable[[], str] = lambda: ""
 
 
@@ -234,6 +236,7 @@ def make_orders(
         "peers": sorted({host.address for host in hosts.values()}),
         "reattach": attempt.reattach,
         "since": time.time_ns(),
+        "standby": attempt.standby,
     }
     own = {place: list[dict[str, Any]]() for place in hosts}
     for process in processes:

@@ -291,6 +291,7 @@ def make_attempt(session: Session, code: str) -> fanout.Attempt:
         retry.straggler_timeout,
         retry.hang_timeout,
         retry.reattach_timeout,
+        standby=session.spec.mode.standby,
     )
 
 

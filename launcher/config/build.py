@@ -142,6 +142,7 @@ def _mode(values: Mapping[str, Any], choices: Mapping[str, str]) -> Mode:
         probe_interval=seconds(values["probe_interval"]),
         resize_interval=seconds(values["resize_interval"]),
         requirements=tuple(values["requirements"]),
+        standby=values["standby"],
     )
 
 

@@ -6,6 +6,7 @@ needs the standard library and psutil, which Ray brings. Its duties, by module:
 * `archive`: unpack the user's code once per host, by digest, whole or not at all;
 * `processes`: start each process in a group of its own, with exactly the argv and environment
   of the order; end them on demand, with all their descendants, and say when none is left;
+* `standby`, `ahead`: have the imports of the next one made meanwhile;
 * `journal`, `link`: send output, metrics, exits and a heartbeat to the supervisor over one TCP
   connection: that it breaks tells of a dead host thirty times sooner than Ray does;
 * `notices`: hear that the host will go;
@@ -34,6 +35,7 @@ from launcher.hosts.archive import unpack
 from launcher.hosts.descendants import adopt_orphans, end_those_with, has_ended
 from launcher.hosts.notices import Notices
 from launcher.hosts.processes import HostProcesses
+from launcher.hosts.standby import Standbys
 from launcher.hosts.tpu_env import contradictions
 
 PORTS = range(12_000, 20_000)  # below those that `raynode` gives to Ray's own processes
@@ -57,6 +59,7 @@ class Agent:
         self.environment = clean_environment(environment)
         self.prepared = ""  # the key of the attempt that may start
         self.mine: HostProcesses | None = None
+        self.standbys = Standbys(Path.home() / ".launcher")
         self.incoming: BinaryIO | None = None
         self.metadata = environment  # tells where the metadata server is
         self.notices = Notices(environment, self._notice)
@@ -119,7 +122,7 @@ class Agent:
             return False
         folder = self._attempts() / f"{identity(os.getpid())}-{order['key']}"
         code, refresh = self._code(order["code"]), self.notices.refresh
-        self.mine = HostProcesses(order, code, self.environment, folder, refresh)
+        self.mine = HostProcesses(order, code, self.environment, folder, refresh, self.standbys)
         for notice in list(self.notices.in_force.values()):
             self.mine.notice(notice)
         return True
@@ -169,7 +172,9 @@ def end_strays(attempts: Path) -> list[int]:
         if is_alive and pid != os.getpid():
             continue
         if not is_alive:
-            left += end_those_with("LAUNCHER_METRICS", folder)
+            # What was a standby once has the folder of an attempt before its own.
+            whose = folder.name.partition("-")[0]
+            left += end_those_with("LAUNCHER_METRICS", f"{attempts / whose}-")
         shutil.rmtree(folder, ignore_errors=True)
     return left
 

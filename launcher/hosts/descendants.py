@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 import psutil
 
@@ -23,14 +22,32 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_descendants(leaders: Collection[int]) -> list[int]:
-    """SIGKILL everything below this process until nothing is left but zombies of `leaders`.
+def end_descendants(
+    leaders: Collection[int], spared: Callable[[], Collection[int]] = tuple
+) -> list[int]:
+    """SIGKILL everything below this process until nothing is left but zombies of `leaders`, and
+    the `spared` with what is below them.
 
     Returns the ids of those that do not die within KILL_SECONDS, asleep in the kernel.
     """
-    left = end_all(lambda: psutil.Process().children(recursive=True))
-    reap_orphans(leaders)
+
+    def find() -> list[psutil.Process]:
+        found = psutil.Process().children(recursive=True)
+        kept = below(spared())  # asked last: one that has just begun is among them
+        return [process for process in found if process.pid not in kept]
+
+    left = end_all(find)
+    reap_orphans({*leaders, *spared()})
     return left
+
+
+def below(pids: Collection[int]) -> set[int]:
+    """These processes and all their descendants."""
+    found = {*pids}
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= {process.pid for process in psutil.Process(pid).children(recursive=True)}
+    return found
 
 
 def end_all(find: Callable[[], list[psutil.Process]]) -> list[int]:
@@ -89,8 +106,8 @@ def group_lives(leader: int) -> bool:
     return signal_group(leader, 0)
 
 
-def end_those_with(name: str, prefix: Path) -> list[int]:
-    """SIGKILL every process in whose environment the variable is a path below `prefix`.
+def end_those_with(name: str, prefix: str) -> list[int]:
+    """SIGKILL every process in whose environment the variable begins so.
 
     For what an earlier agent left that was itself killed. Returns what does not die.
     """
@@ -103,6 +120,6 @@ def end_those_with(name: str, prefix: Path) -> list[int]:
             value = process.environ().get(name)
         except psutil.Error:  # of another user, or gone
             return False
-        return value is not None and prefix in Path(value).parents
+        return value is not None and value.startswith(prefix)
 
     return end_all(find)

@@ -22,6 +22,7 @@ from launcher.hosts.link import Link
 from launcher.hosts.pulse import Pulse
 from launcher.hosts.recorder import Recorder
 from launcher.hosts.stacks import stacks
+from launcher.hosts.standby import Standbys
 
 # How long what a process started and left in its group may go on after it: to write the last
 # words of a pipeline when it ended well.
@@ -29,6 +30,7 @@ PATIENCE_SECONDS = {True: 1.0, False: 0.1}
 DISK_FULL_SECONDS = 5.0  # for the last output of a process to find room
 NOTED_SECONDS = 10.0  # for the news of processes that were killed
 END_SECONDS = KILL_SECONDS + NOTED_SECONDS + 10.0
+AT_WORK_SECONDS = 10.0  # at most, from the start of a program to that of its standby
 LOOK_SECONDS = 0.025  # whether what has been told to leave does anything
 
 
@@ -45,8 +47,11 @@ class HostProcesses:
         environment: Mapping[str, str],
         folder: Path,
         refresh: Callable[[], None],
+        standbys: Standbys,
     ) -> None:
         self.refresh = refresh
+        self.standbys = standbys
+        self.with_standby = bool(order.get("standby"))
         self.key: str = order["key"]
         self.grace = float(order["grace"])
         self.peers: list[str] = order.get("peers", [])
@@ -67,7 +72,7 @@ class HostProcesses:
         self.doomed = False  # the host has been told to shut down
         self.is_gone = False
         self.left: list[int] = []  # processes that did not die
-        self.oom_kills = count_oom_kills()
+        self.oom_kills = self._count_oom_kills()
         self.attach(order["callback"], order["host"], {}, order.get("since", 0))
         with self.starting:
             for process in order["processes"]:
@@ -151,15 +156,7 @@ class HostProcesses:
         env["LAUNCHER_METRICS"] = str(self.journal.metrics(index))
         recorder = self.recorders[index] = Recorder(self.journal.output(index))
         try:
-            child = subprocess.Popen(
-                argv,
-                cwd=code,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=recorder.writer,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            child = self.standbys.start(index, argv, env, code, recorder.writer)
         except OSError as error:
             recorder.finish()  # its own words, if there is room
             recorder.say(f"cannot start {argv[0]}: {error}")
@@ -169,6 +166,20 @@ class HostProcesses:
             recorder.close_writer()
         self.children[index] = child
         threading.Thread(target=self._await, args=(index, child), daemon=True).start()
+        if self.with_standby:
+            later = (index, argv, env, code)
+            threading.Thread(target=self._prepare_next, args=later, daemon=True).start()
+
+    def _prepare_next(self, index: int, argv: list[str], env: dict[str, str], code: Path) -> None:
+        """A standby, once the program is at work and no longer needs every processor to begin."""
+        metrics, soon = self.journal.metrics(index), time.monotonic() + AT_WORK_SECONDS
+        has_ended = False
+        while not has_ended and not size_of(metrics) and time.monotonic() < soon:
+            with self.changed:
+                has_ended = self.changed.wait_for(lambda: index in self.ended, LOOK_SECONDS)
+        if has_ended or self.deadline == math.inf:  # not while it saves
+            with contextlib.suppress(OSError):
+                self.standbys.prepare(index, argv, env, code)
 
     def _await(self, index: int, child: subprocess.Popen[bytes]) -> None:
         """Say how a process ended once nothing of its group is left."""
@@ -188,7 +199,7 @@ class HostProcesses:
             self.ended.add(index)
             is_last = self.ended == set(self.journal.processes)
         if is_last:  # whatever left its group as well
-            end_descendants(self._leaders())
+            end_descendants(self._leaders(), self.standbys.pids)
         event = {"ordered": was_told, "why": self.why if was_told else ""}
         exit_ = {"kind": "exit", "process": index, "code": code, **event}
         self.journal.tails[index] = self.recorders[index].tail
@@ -219,7 +230,7 @@ class HostProcesses:
         with self.changed:
             if self.changed.wait_for(lambda: self.is_gone, END_SECONDS):
                 return self.left
-        return end_descendants(self._leaders())
+        return end_descendants(self._leaders(), self.standbys.pids)
 
     def _end(self) -> None:
         with self.starting:  # all have been started
@@ -231,13 +242,14 @@ class HostProcesses:
                 if index not in self.ended:
                     signal_group(child.pid, signal.SIGTERM)
         self._await_leaving()
-        self.left = end_descendants(self._leaders())
+        self.left = end_descendants(self._leaders(), self.standbys.pids)
         for recorder in self.recorders.values():
             recorder.close()
         with self.changed:
             self.changed.wait_for(lambda: not self._remaining() or self.left, NOTED_SECONDS)
         asking.join()
-        oom_kills = count_oom_kills() - self.oom_kills
+        oom_kills = self._count_oom_kills() - self.oom_kills
+        self.standbys.rest()
         self.journal.tell(kind="gone", left=self.left, oom_kills=oom_kills)
         with self.changed:
             self.is_gone = True
@@ -262,6 +274,9 @@ class HostProcesses:
         """Those of whose end the journal does not tell yet."""
         return set(self.journal.processes) - self.noted
 
+    def _count_oom_kills(self) -> int:
+        return count_oom_kills() - self.standbys.count_killed()
+
     def is_running(self) -> bool:
         return any(child.poll() is None for child in self.children.values())
 
@@ -279,6 +294,13 @@ class HostProcesses:
 def exec_failure_code(error: OSError) -> int:
     """As a shell would say it: 127 not found, 126 found but cannot be run."""
     return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def count_oom_kills() -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from launcher import accelerators
 from launcher.compose import compose
+from launcher.hosts.ahead import is_later
 from launcher.hosts.member import Place
 from launcher.plan import Process, plan_processes
 from launcher.ranks import megascale
@@ -23,19 +24,30 @@ def planned(tmp_path: Path, *words: str) -> list[Process]:
     return plan_processes(spec, spec.cluster.offers[0], spec.mode.slices)
 
 
-def meeting(processes: Sequence[Process]) -> Meeting:
+def meeting(processes: Sequence[Process], first: int = 12_000, network: int = 10) -> Meeting:
     """Hosts with addresses and ports of their own, in an order of no use."""
     places: list[Place] = sorted({process.place for process in processes}, reverse=True)
     count = ports_of_host(max(process.index for process in processes) + 1)
-    fresh = itertools.count(12_000)
+    fresh = itertools.count(first)
     ports = {place: list(itertools.islice(fresh, count)) for place in places}
-    addresses = {place: f"10.0.{place[0]}.{place[1] + 1}" for place in places}
+    addresses = {place: f"{network}.0.{place[0]}.{place[1] + 1}" for place in places}
     return Meeting(addresses, ports, {place: f"n-s{place[0]}" for place in places})
 
 
 def told(processes: Sequence[Process]) -> list[dict[str, str]]:
     meet = meeting(processes)
     return [{**meet.env(process), **process.env} for process in processes]
+
+
+@pytest.mark.parametrize("mode", ["jax", "torch_xla", "multislice"])
+def test_what_is_new_in_an_attempt_keeps_no_standby_away(tmp_path: Path, mode: str) -> None:
+    """Another attempt, and another trial in its place."""
+    processes = planned(tmp_path, "cluster=v4-16", f"mode={mode}")
+    one, other = meeting(processes), meeting(processes, 13_000, 11)
+    for process in processes:
+        before, after = one.env(process), other.env(process)
+        assert before.keys() == after.keys()
+        assert all(is_later(name) for name in before if before[name] != after[name])
 
 
 @pytest.mark.parametrize("name", SMALL)
