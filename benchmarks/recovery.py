@@ -3,6 +3,7 @@
     python benchmarks/recovery.py [-n RUNS]
 
 process   SIGKILL of one of two processes: until it is noticed, and until the first new step
+standby   the same with `mode.standby`: another run, whose next processes have their imports done
 host      SIGKILL of a whole emulated host: the same, less the time in which its slice is replaced
 by hand   a script that starts the same two processes, waits for a death, ends both, starts both
 polling   the same script when it looks every 30 seconds and starts one Ray job a host, as Google's
@@ -26,7 +27,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ import psutil
 from launcher.emulator import client as emulator
 from launcher.emulator.faults import OVERTAKEN
 from launcher.errors import ConfigError
+from launcher.hosts import ahead
 
 STEPS = Path(__file__).with_name("baselines") / "steps.py"
 STEP = re.compile(rb"step (\d+) ([\d.]+)\n")
@@ -63,13 +65,15 @@ def first_step_after(path: Path, moment: float) -> float | None:
 class Launched:
     """A run of two processes on an emulated v4-16, started again for ever."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, *, standby: bool = False) -> None:
+        base.mkdir(exist_ok=True)
         self.base = base
+        self.standby = standby
         self.folder = base / "runs" / "bench"
         self.env = {**os.environ, "LAUNCHER_HOME": str(base / "home"), "TMPDIR": str(base)}
         words = ["cluster=v4-16", f"workload.script={STEPS}", "name=bench", "retry.backoff=1ms"]
         words += ["retry.max_failures=999", "retry.same_step_limit=null", "retry.grace=2s"]
-        words += [f"workload.working_dir={STEPS.parent}"]
+        words += [f"workload.working_dir={STEPS.parent}", f"mode.standby={str(standby).lower()}"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "launcher", *words],
             cwd=base,
@@ -88,18 +92,27 @@ class Launched:
         return [json.loads(line) for line in lines]
 
     def running(self) -> None:
-        """Wait for steps of the attempt that is under way."""
+        """Wait for steps of the attempt that is under way, and for its standbys."""
         wait_for(lambda: first_step_after(self.log(), 0.0))
         time.sleep(0.5)
+        if self.standby:
+            wait_for(lambda: sum(is_ready(process) for _, process in self.processes()) == 2)
 
-    def program(self) -> psutil.Process:
+    def processes(self) -> list[tuple[str, psutil.Process]]:
+        """By rank; a standby has that of the process beside it."""
+        found = []
         for process in psutil.process_iter():
             try:
-                mine = str(self.base) in process.environ().get("LAUNCHER_METRICS", "")
-                if mine and process.environ()["LAUNCHER_PROCESS_ID"] == "1":
-                    return process
+                if str(self.base) in process.environ().get("LAUNCHER_METRICS", ""):
+                    found.append((process.environ()["LAUNCHER_PROCESS_ID"], process))
             except (psutil.Error, KeyError):
                 continue
+        return found
+
+    def program(self) -> psutil.Process:
+        for rank, process in self.processes():
+            if rank == "1" and not is_standby(process):
+                return process
         raise SystemExit("no process to kill")
 
     def strike(self, deed: Callable[[], None]) -> dict[str, float]:
@@ -139,6 +152,16 @@ class Launched:
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
+
+
+def is_standby(process: psutil.Process) -> bool:
+    return bool(process.name().startswith(ahead.NAME))
+
+
+def is_ready(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.name() == ahead.READY)
+    return False
 
 
 class ByHand:
@@ -228,10 +251,12 @@ def main() -> None:
     runs = parser.parse_args().n
     rows: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as folder:
-        launched, by_hand = Launched(Path(folder)), ByHand(Path(folder))
+        launched, by_hand = Launched(Path(folder, "a")), ByHand(Path(folder))
+        warm = Launched(Path(folder, "b"), standby=True)
         try:
             for turn in range(runs + 1):
                 found = {"process": launched.strike(launched.kill_process)}
+                found["standby"] = warm.strike(warm.kill_process)
                 found["by hand"] = {FIRST_STEP: by_hand.strike()}
                 found["host, less the new slice"] = launched.strike(launched.kill_host)
                 for what, times in found.items() if turn else ():  # the first round warms up
@@ -239,6 +264,7 @@ def main() -> None:
                         rows[f"{what}: {phase}"].append(seconds)
         finally:
             launched.end()
+            warm.end()
             by_hand.end()
     hand = statistics.median(rows[f"by hand: {FIRST_STEP}"])
     with empty_job() as job:

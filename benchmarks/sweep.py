@@ -4,12 +4,14 @@
 
 trivial  20 trials that do nothing, four at a time: the launcher (a grid, and a search) / one after
          the other by Hydra's own launcher / hydra-ray-launcher / Ray Tune with actors used again
-jax      8 trials that import JAX and run one step, with nothing compiled yet, and once more
+jax      8 trials that import JAX and run one step, with nothing compiled yet; the launcher's cold,
+         and warm, with `mode.standby`
 
 A trial of the launcher is a process of its own; those of the others are calls of a function. Every
 trial notes its begin and end. Trials a second are counted over the whole command, as a user waits
 for it, and again from the first begin to the last end, when everything is up. The gap is the median
-time, in one place, from the end of a trial to the begin of the next one's process.
+time, in one place, from the end of a trial to the begin of the next one's process, or to its first
+own statement where the process has waited for it.
 
 hydra-ray-launcher wants an older cloudpickle than others do: PYTHON is the interpreter of an
 environment that has it (`pip install hydra-ray-launcher 'ray[default]==2.60.*' jax`).
@@ -43,6 +45,8 @@ import trial  # noqa: E402
 PLACES = 4  # a v6e-4 has one host of four chips
 TRIALS = {"trivial": 20, "jax": 8}
 SECONDS = 600.0
+WARM = "mode.standby=true"
+Span = tuple[float, float, float]  # the end of a trial, its first statement, its begin
 COMPILED = "JAX_COMPILATION_CACHE_DIR"
 PASSED = (trial.NOTES, COMPILED, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
 
@@ -50,7 +54,7 @@ PASSED = (trial.NOTES, COMPILED, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One command. `target` is the lowest ratio of the launcher's trials a second to its, over
-    whole commands, that we want; `rival` is which of the launcher's two it is compared with.
+    whole commands, that we want; `rival` is which of the launcher's own it is compared with.
     """
 
     name: str
@@ -92,18 +96,23 @@ def time_sweep(argv: Sequence[str], variables: Mapping[str, str], trials: int) -
 
 
 def measured(whole: float, notes: Sequence[Mapping[str, object]]) -> Sweep:
-    spans: dict[object, list[tuple[float, float]]] = defaultdict(list)
+    spans: dict[object, list[Span]] = defaultdict(list)
     for note in notes:
-        spans[note["place"]].append((float(str(note["begin"])), float(str(note["end"]))))
-    begin = min(span[0] for found in spans.values() for span in found)
-    end = max(span[1] for found in spans.values() for span in found)
+        end, first, begin = (float(str(note[key])) for key in ("end", "first", "begin"))
+        spans[note["place"]].append((end, first, begin))
+    begin = min(span[2] for found in spans.values() for span in found)
+    end = max(span[0] for found in spans.values() for span in found)
     gaps = [
-        after[0] - before[1]
-        for found in spans.values()
-        for before, after in pairwise(sorted(found))
+        gap(before, after) for found in spans.values() for before, after in pairwise(sorted(found))
     ]
     count = len(notes)
     return Sweep(count / whole, count / (end - begin), statistics.median(gaps) if gaps else None)
+
+
+def gap(before: Span, after: Span) -> float:
+    """From the end of one to the begin of the other."""
+    ended, (_, first, begin) = before[0], after
+    return (begin if begin >= ended else first) - ended
 
 
 def contenders(part: str, hydra_ray: str | None) -> Iterator[Contender]:
@@ -112,6 +121,10 @@ def contenders(part: str, hydra_ray: str | None) -> Iterator[Contender]:
     script = str(BASELINES / "hydra_sweep.py")
     points = f"range(1,{count + 1})"
     yield Contender("`launcher -m`, a grid", ours(jax, f"workload.args.lr={points}"))
+    if jax:
+        yield Contender(
+            "… warm: `mode.standby=true`", ours(jax, f"workload.args.lr={points}", WARM)
+        )
     search = ("hydra/sweeper=tune", f"sweep.samples={count}", "workload.args.lr=interval(0,1)")
     yield Contender("`launcher hydra/sweeper=tune`", ours(jax, *search))
     words = ("-m", f"+lr={points}", f"+jax={str(jax).lower()}")
@@ -125,7 +138,10 @@ def contenders(part: str, hydra_ray: str | None) -> Iterator[Contender]:
         flags = ("--jax",) if jax else ()
         plain = (str(BASELINES / "ray_tune.py"), str(count), str(PLACES), *flags)
         yield Contender(
-            "Ray Tune, actors used again", (sys.executable, *plain), None if jax else 1.0, 1
+            "Ray Tune, actors used again",
+            (sys.executable, *plain),
+            None if jax else 1.0,
+            2 if jax else 1,
         )
 
 
@@ -134,9 +150,8 @@ def ours(jax: bool, *words: str) -> tuple[str, ...]:
     return (
         *(sys.executable, "-m", "launcher", "-m", "cluster=v6e-4", "mode=jax"),
         "sweep.per_trial={chips: 1}",
-        f"workload.script={BASELINES / 'trial.py'}",
+        f"workload.script={BASELINES / ('trial_jax.py' if jax else 'trial.py')}",
         f"workload.working_dir={BASELINES}",
-        f"+workload.args.jax={str(jax).lower()}",
         *passed,
         *words,
     )

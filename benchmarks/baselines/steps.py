@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,8 @@ def main() -> None:
         multihost_utils.process_allgather(jnp.ones(1))
         sys.stdout.write(f"step {step} {time.time():.6f}\n")  # whole, beside what others write
         sys.stdout.flush()
+        if step == 1 and (metrics := os.environ.get("LAUNCHER_METRICS")):
+            Path(metrics).write_text('{"step": 1}\n')
         time.sleep(0.05)
 
 

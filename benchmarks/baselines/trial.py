@@ -1,8 +1,9 @@
-"""One trial, which notes where and when it ran, `{"place", "begin", "end"}`, in $BENCH_NOTES.
+"""One trial, which notes where and when it ran, in $BENCH_NOTES.
 
-    python trial.py [--jax=true] [--lr=X]      as a program, for the launcher
-    import trial                               as a function, for who runs functions
+    python trial.py [--lr=X]      as a program, for the launcher; `trial_jax.py` is one with JAX
+    import trial                  as a function, for who runs functions
 
+A note has the `place`, the `begin` and the `end`, and the `first` statement of the program's own.
 The begin of a program is that of its process: what Python takes to start is the trial's own.
 """
 
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 NOTES = "BENCH_NOTES"
@@ -19,12 +20,22 @@ CHIPS = "TPU_VISIBLE_CHIPS"
 
 
 def run(place: str, begin: float, with_jax: bool) -> float:
-    """The trial's value. One short write does not mix with that of another process."""
-    value = step() if with_jax else 0.5
-    line = json.dumps({"place": place, "begin": begin, "end": time.time()}) + "\n"
+    """The trial's value, as a function."""
+    return noted(place, begin, step if with_jax else nothing)
+
+
+def noted(place: str, begin: float, what: Callable[[], float]) -> float:
+    """Its value. One short write does not mix with that of another process."""
+    first, value = time.time(), what()
+    note = {"place": place, "begin": begin, "first": first, "end": time.time()}
+    line = json.dumps(note) + "\n"
     with open(os.environ[NOTES], "a", encoding="utf-8") as notes:
         notes.write(line)
     return value
+
+
+def nothing() -> float:
+    return 0.5
 
 
 def step() -> float:
@@ -43,8 +54,8 @@ def process_begin() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
-def main() -> None:
-    value = run(os.environ.get(CHIPS, ""), process_begin(), "--jax=true" in sys.argv)
+def main(what: Callable[[], float] = nothing) -> None:
+    value = noted(os.environ.get(CHIPS, ""), process_begin(), what)
     with open(os.environ["LAUNCHER_METRICS"], "a", encoding="utf-8") as metrics:
         metrics.write(json.dumps({"step": 1, "accuracy": value}) + "\n")
 
