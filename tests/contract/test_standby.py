@@ -294,14 +294,14 @@ def test_an_end_does_not_wait_for_imports(hosts: Hosts, tmp_path: Path) -> None:
 def test_no_standby_outlives_its_agent(hosts: Hosts, tmp_path: Path) -> None:
     begin(hosts, tmp_path)
     left = waiting(hosts)
-    for host in hosts.hosts.values():
+    agents = dict(hosts.hosts)
+    for host in agents.values():
         with host.process:
             host.process.kill()
-    wait_until(
-        lambda: (
-            not any(psutil.pid_exists(pid) and not has_ended(psutil.Process(pid)) for pid in left)
-        )
-    )
+    wait_until(lambda: not any(identity(pid) for pid in left))
+    for place, host in agents.items():  # the next agent ends their programs
+        hosts.hosts[place] = Host(host.home, NOWHERE)
+        assert hosts.hosts[place].call("prepare", "c0de", "another")["left"] == []
 
 
 def test_a_program_that_was_a_standby_is_found_by_the_next_agent(
