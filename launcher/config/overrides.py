@@ -158,7 +158,8 @@ def _parse_one(typed: str, folders: Folders) -> Override | Problem:
     except ValueError:
         return Problem("the value cannot be read", key, typed, _mend(mark + key, text or ""))
     if parsed.is_sweep_override():
-        hint = f"-m runs a trial for each; for one text {_mend(mark + key, text or '')}"
+        as_list = "" if "(" in (text or "") else f"a list is {mark + key}=[{text}]; "
+        hint = f"-m runs a trial for each; {as_list}for one text {_mend(mark + key, text or '')}"
         return Problem("several values in a single run", key, typed, hint)
     kind = _kind(mark, key, parsed, folders)
     return Override(
