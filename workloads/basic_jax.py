@@ -6,13 +6,13 @@ machine; started by the launcher, the bare `jax.distributed.initialize()` finds 
 
 from __future__ import annotations
 
-import json
 import os
 
 import jax
 import numpy as np
 from device_mesh import slice_mesh, slice_of
 from jax.sharding import NamedSharding, PartitionSpec
+from supervised import Voice
 
 
 def gather(rows: np.ndarray) -> tuple[int, list[list[int]]]:
@@ -38,13 +38,6 @@ def where() -> str:
     return f", slice {slice_of(jax.local_devices()[0])} of {slices} ({name})"
 
 
-def report_metrics(**values: float) -> None:
-    """Append one line to the file that the launcher watches, if there is one."""
-    if path := os.environ.get("LAUNCHER_METRICS"):
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
-
-
 def main() -> None:
     if int(os.environ.get("LAUNCHER_NUM_PROCESSES", "1")) > 1:
         jax.distributed.initialize()
@@ -62,7 +55,7 @@ def main() -> None:
     if total != expected:
         raise SystemExit(f"the sum over all chips is {total}, not {expected}")
     if jax.process_index() == 0:
-        report_metrics(step=1, device_count=chips, sum=total)
+        Voice(leads=True).metrics(step=1, device_count=chips, sum=total)
         print(f"device_count on every host: {counts[:: len(local)]}", flush=True)
         if len(set(slices)) > 1:
             print(f"slice of every host: {slices[:: len(local)]}", flush=True)

@@ -7,13 +7,13 @@ chip of this machine; with one process a chip it calls `show` in the process tha
 
 from __future__ import annotations
 
-import json
 import os
 
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import xla_group
+from supervised import Voice
 
 
 def place() -> tuple[int, str]:
@@ -22,13 +22,6 @@ def place() -> tuple[int, str]:
     values = [(letter, os.environ.get(name)) for letter, name in zip("shp", names, strict=True)]
     words = [f"{letter}{value}" for letter, value in values if value is not None]
     return int(os.environ.get("LAUNCHER_PROCESS_ID", "0")), " ".join(words)
-
-
-def report_metrics(**values: float) -> None:
-    """Append one line to the file that the launcher watches, if there is one."""
-    if path := os.environ.get("LAUNCHER_METRICS"):
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
 
 
 def tensors(group: xla_group.Group) -> tuple[int, list[torch.Tensor]]:
@@ -50,6 +43,8 @@ def describe(group: xla_group.Group, count: int, found: list[torch.Tensor]) -> l
 
 def show(_index: int) -> None:
     group = xla_group.join()
+    if group.rank == 0:
+        print(group.about, flush=True)
     count, found = tensors(group)
     lines = describe(group, count, found)
     if not group.joined:  # threads, which XLA gives no way to talk to each other on CPUs
@@ -67,10 +62,10 @@ def add_up(group: xla_group.Group, count: int, total: int, lines: list[str]) -> 
     print(f"process {group.rank} of {group.size}: sum over all devices {total}", flush=True)
     if total != count * (count + 1) // 2:
         raise SystemExit(f"the sum over all devices is {total}, not {count * (count + 1) // 2}")
-    everything = sorted(group.gather((place(), lines)))
-    if place()[0] == 0:
-        report_metrics(step=1, device_count=count, sum=total)
-        print("\n".join([group.about, *(line for _, said in everything for line in said)]))
+    everything = sorted(group.gather((place(), group.rank, lines)))
+    voice = Voice(leads=everything[0][1] == group.rank)
+    voice.metrics(step=1, device_count=count, sum=total)
+    voice.say("\n".join(line for *_, said in everything for line in said))
 
 
 if __name__ == "__main__":

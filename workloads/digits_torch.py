@@ -9,28 +9,28 @@ run that was interrupted ends as one that was not, bit for bit, with as many pro
 
 On SIGTERM all processes finish the same step, save it and leave with exit code 143. The data are
 the 1,797 images of 8 x 8 pixels that scikit-learn brings along; a fifth is kept for the accuracy.
+
+Read on in `xla_group.py` (the processes), `digits_checkpoint.py` and `supervised.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import sys
 import time
-from types import FrameType
 from typing import Any
 
 import digits_checkpoint
 import numpy as np
 import torch
 import torch_xla
+import torch_xla.runtime as xr
 import xla_group
 from sklearn.datasets import load_digits
+from supervised import TERMINATED, Voice, Wish
 from torch import nn
 
-TERMINATED = 143  # as a shell says it of SIGTERM
 HELD_OUT = 5  # every fifth image
 PRINT_INTERVAL = 20
 
@@ -60,17 +60,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     return arguments
 
 
-class Wish:
-    """Whether this process was asked to stop: SIGTERM, from the launcher or from a TPU VM."""
-
-    def __init__(self) -> None:
-        self.is_there = False
-        signal.signal(signal.SIGTERM, self.notice)
-
-    def notice(self, _signal: int, _frame: FrameType | None) -> None:
-        self.is_there = True
-
-
 class Digits:
     """Images as rows of 64 numbers from 0 to 1, in two parts; the rows of one process."""
 
@@ -95,22 +84,12 @@ class Digits:
         return self.images[chosen], self.labels[chosen]
 
 
-class Report:
-    """Process 0 tells what happens: a line for the launcher, now and then one for the reader."""
+class Report(Voice):
+    """What process 0 tells of each step."""
 
     def __init__(self, leads: bool, batch: int) -> None:
-        self.leads, self.batch, self.began = leads, batch, time.monotonic()
-        path = os.environ.get("LAUNCHER_METRICS") if leads else None
-        self.file = open(path, "a", encoding="utf-8") if path else None  # noqa: SIM115
-
-    def metrics(self, **values: float) -> None:
-        if self.file:
-            self.file.write(json.dumps(values) + "\n")
-            self.file.flush()
-
-    def say(self, text: str) -> None:
-        if self.leads:
-            print(text, flush=True)
+        super().__init__(leads)
+        self.batch, self.began = batch, time.monotonic()
 
     def step(self, step: int, loss: float) -> None:
         passed, self.began = time.monotonic() - self.began, time.monotonic()
@@ -222,12 +201,20 @@ def on_cpu(value: Any) -> Any:
     return value
 
 
+def refuse_to_idle() -> None:
+    """With one process a host, one chip of each would train, and each host by itself."""
+    given = os.environ.get("LAUNCHER_NUM_PROCESSES")
+    if given is None or torch.distributed.is_torchelastic_launched():
+        return
+    devices = int(given) * xr.addressable_device_count()
+    if devices > 1:
+        raise SystemExit(f"1 of {devices} devices would train: mode.processes=chip")
+
+
 def main() -> int:
     wish = Wish()
     arguments = parse(sys.argv[1:])
-    several = int(os.environ.get("LAUNCHER_NUM_PROCESSES", "1")) > 1
-    if several and not torch.distributed.is_torchelastic_launched():
-        raise SystemExit("each host would train by itself: mode=torch_xla mode.processes=chip")
+    refuse_to_idle()
     return Run(arguments, wish).train()
 
 

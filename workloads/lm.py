@@ -9,7 +9,7 @@ leave with exit code 143. On the same chips and with the same number of processe
 interrupted has the losses of one that was not, bit for bit.
 
 Read on in `lm_text.py` (the data), `lm_model.py` (the network and a step of its training),
-`device_mesh.py` (which chips share what), `checkpoints.py` and `resumable.py`.
+`device_mesh.py` (which chips share what), `checkpoints.py`, `resumable.py` and `supervised.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import jax
 import lm_model
 import lm_text
 import numpy as np
-from resumable import TERMINATED, Voice, Wish, connect, keep_compiled, leave_with
+from resumable import connect, keep_compiled, leave_with
+from supervised import TERMINATED, Voice, Wish
 
 if TYPE_CHECKING:
     from checkpoints import Checkpoints
@@ -124,7 +125,7 @@ class Report(Voice):
     """What process 0 tells of each step."""
 
     def __init__(self, tokens: int) -> None:
-        super().__init__()
+        super().__init__(jax.process_index() == 0)
         self.tokens = tokens  # of one step
         self.times = deque([time.monotonic()], maxlen=PRINT_INTERVAL + 1)
 

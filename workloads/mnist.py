@@ -9,7 +9,7 @@ and loss on the test images, and saves. On SIGTERM all processes finish the same
 leave with exit code 143. On the same chips and with the same number of processes, a run that was
 interrupted has the numbers of one that was not, bit for bit.
 
-Read on in `mnist_data.py` (the images), `checkpoints.py` and `resumable.py`.
+Read on in `mnist_data.py` (the images), `checkpoints.py`, `resumable.py` and `supervised.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import mnist_data
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from resumable import TERMINATED, Voice, Wish, connect, keep_compiled, leave_with
+from resumable import connect, keep_compiled, leave_with
+from supervised import TERMINATED, Voice, Wish
 
 if TYPE_CHECKING:
     from checkpoints import Checkpoints
@@ -149,7 +150,8 @@ class Run:
     """One attempt: from the checkpoint to the last epoch, or to a wish to stop."""
 
     def __init__(self, arguments: argparse.Namespace, wish: Wish) -> None:
-        self.arguments, self.wish, self.voice = arguments, wish, Voice()
+        self.arguments, self.wish = arguments, wish
+        self.voice = Voice(jax.process_index() == 0)
         digits = mnist_data.load(arguments.data)
         self.images = len(digits.train_labels)
         self.per_epoch = self.images // arguments.batch_size

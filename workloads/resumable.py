@@ -1,53 +1,18 @@
 """What the JAX programs in this folder do alike, whatever they train.
 
-They find their peers, hear SIGTERM, keep what they compiled for the next attempt, tell their
-metrics, and end at once when something breaks.
+They find their peers, keep what they compiled for the next attempt, and end at once when something
+breaks.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import NoReturn
 
 import jax
-
-# As a shell says it of SIGTERM: stopped by request; `saved` lines tell up to where.
-TERMINATED = 143
-
-
-class Wish:
-    """Whether this process was asked to stop: SIGTERM, from the launcher or from a TPU VM."""
-
-    def __init__(self) -> None:
-        self.is_there = False
-        signal.signal(signal.SIGTERM, self.notice)
-
-    def notice(self, _signal: int, _frame: FrameType | None) -> None:
-        self.is_there = True
-
-
-class Voice:
-    """Process 0 tells what happens: lines of JSON for the launcher, text for the reader."""
-
-    def __init__(self) -> None:
-        self.leads = jax.process_index() == 0
-        path = os.environ.get("LAUNCHER_METRICS") if self.leads else None
-        self.file = open(path, "a", encoding="utf-8") if path else None  # noqa: SIM115
-
-    def metrics(self, **values: float) -> None:
-        if self.file:
-            self.file.write(json.dumps(values) + "\n")
-            self.file.flush()
-
-    def say(self, text: str) -> None:
-        if self.leads:
-            print(text, flush=True)
 
 
 def connect() -> None:

@@ -70,7 +70,8 @@ class Group:
     @property
     def about(self) -> str:
         """What stands in for what, where that is so: for the screen."""
-        how = f", and add up through {self.through}" if self.size > 1 else ""
+        together = f", and add up through {self.through}" if self.size > 1 else ""
+        how = together if self.joined else ", each for itself"
         if xr.device_type() == "TPU":
             return f"{self.size} processes on TPUs{how}"
         return f"emulated: CPU devices stand in for TPU chips{how}"

@@ -10,7 +10,8 @@ In the order of the work:
     texts.py       values for a process, byte for byte as written
     schema.py      the closed JSON Schemas
     checks.py      what a schema cannot say, with offer_checks.py (which slices, when),
-                   machine_checks.py (the VMs) and target.py (the program and its files)
+                   machine_checks.py (the VMs), target.py (the program and its files) and
+                   framework_checks.py (whether it is one for the mode)
     build.py       the Spec, with notes.py: what is not wrong, but worth knowing
 
 A stage returns what it made and the problems it found; a key with a problem is left out of the

@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher.config import machine_checks, offer_checks, time_checks
 from launcher.config.draft import Check, Draft
+from launcher.config.framework_checks import framework_problems
 from launcher.config.resolve import takes_environment
 from launcher.config.target import target_problems
 from launcher.config.values import NAME_LENGTH, as_name, is_name
@@ -23,6 +24,10 @@ _FREE = (
     *(("cluster", "env"), ("cluster", "startup")),
 )
 _OWNED = ("LAUNCHER_", "MEGASCALE_", "RAY_")  # set by the launcher in every process
+_TARGET = (
+    *("workload.script", "workload.module", "workload.command", "workload.working_dir"),
+    "mode.framework",  # which basic.yaml names its script by
+)
 _PROJECT = re.compile(r"[a-z][-a-z0-9.:]*[a-z0-9]")
 
 
@@ -196,11 +201,6 @@ _WORKLOAD_CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("workload.env", "provider.kind"), _platform),
     (("workload.args", "workload.command"), _argv_secrets),
     (("workload.requirements",), _workload_requirements),
-    (
-        (
-            *("workload.script", "workload.module", "workload.command", "workload.working_dir"),
-            "mode.framework",  # which basic.yaml names its script by
-        ),
-        target_problems,
-    ),
+    (_TARGET, target_problems),
+    ((*_TARGET, "mode.requirements", "workload.requirements"), framework_problems),
 )

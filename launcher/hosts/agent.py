@@ -40,8 +40,12 @@ from launcher.hosts.tpu_env import contradictions
 
 PORTS = range(12_000, 20_000)  # below those that `raynode` gives to Ray's own processes
 NOTHING: Mapping[str, str] = MappingProxyType({})
-# Set by Ray, by the image or by an earlier tenant; never meant for the user's process.
-FOREIGN_PREFIXES = ("RAY_", "TPU_", "CLOUD_TPU_", "MEGASCALE_", "LAUNCHER_")
+# Set by Ray, by the image or by an earlier tenant; never meant for the user's process. The last two
+# make PyTorch/XLA believe that there is a process for each chip already.
+FOREIGN_PREFIXES = (
+    *("RAY_", "TPU_", "CLOUD_TPU_", "MEGASCALE_", "LAUNCHER_"),
+    *("TORCHELASTIC_", "PJRT_LOCAL_PROCESS_"),
+)
 
 
 class Agent:

@@ -158,7 +158,8 @@ def test_what_cannot_be_started_ends_as_in_a_shell(hosts: Hosts, name: str, expe
 
 def test_foreign_variables_do_not_reach_a_process(hosts: Hosts) -> None:
     base = {"MEGASCALE_NUM_SLICES": "3", "TPU_WORKER_HOSTNAMES": "bogus", "RAY_ADDRESS": "x"}
-    base |= {"CLOUD_TPU_TASK_ID": "7"}
+    base |= {"CLOUD_TPU_TASK_ID": "7", "TORCHELASTIC_RUN_ID": "x"}
+    base |= {"PJRT_LOCAL_PROCESS_RANK": "3", "PJRT_LOCAL_PROCESS_COUNT": "4"}
     clean = clean_environment({**base, "LANG": "C"})
     assert not base.keys() & clean.keys()
     assert (clean["LANG"], clean["JAX_PLATFORMS"]) == ("C", "tpu,cpu")

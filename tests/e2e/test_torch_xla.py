@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from launcher.compose import WORKLOADS
+from launcher.hosts.agent import free_ports
 from tests.e2e.conftest import Place
 
 pytestmark = [
@@ -82,7 +83,47 @@ def test_one_process_a_host_starts_its_own(place: Place) -> None:
     ordinals, devices = zip(*said, strict=True)  # which thread gets which chip is XLA's to say
     assert sorted(ordinals) == [str(i) for i in range(4)]
     assert sorted(devices) == [f"xla:{i}" for i in range(4)]
+    assert shown.count("emulated: CPU devices stand in for TPU chips, each for itself") == 1
     place.assert_clean()
+
+
+def started(program: str, *words: str, **env: str) -> subprocess.Popen[str]:
+    """A program that ships, without a launcher; `env` says what one would."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(ALONE)}
+    argv = [sys.executable, str(WORKLOADS / program), *words]
+    return subprocess.Popen(
+        argv,
+        env=own | {"PJRT_DEVICE": "CPU"} | env,
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def test_one_process_speaks_for_all_where_they_share_a_place(tmp_path: Path) -> None:
+    """As those that `torch_xla.launch` starts on a TPU host, which is one process to the launcher.
+
+    Their number decides, not the place that the launcher gave to the host.
+    """
+    told = tmp_path / "metrics"
+    shared = {"LAUNCHER_PROCESS_ID": "0", "LAUNCHER_HOST": "0", "LAUNCHER_METRICS": str(told)}
+    shared |= {"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "GLOO_SOCKET_IFNAME": "lo"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    both = [
+        started("basic_torch_xla.py", **shared, RANK=rank, LOCAL_RANK=rank) for rank in ("0", "1")
+    ]
+    shown = "".join(process.communicate(timeout=200)[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0], shown
+    assert re.findall(r"^ordinal (\d) of 2, h0 p", shown, re.MULTILINE) == ["0", "1"]
+    assert lines_of(told) == [{"step": 1, "device_count": 2, "sum": 3}]
+
+
+def test_a_training_that_would_leave_chips_idle_is_refused() -> None:
+    """With processes=host: one device of four would train, and nobody would know."""
+    host = {"LAUNCHER_NUM_PROCESSES": "1", "CPU_NUM_DEVICES": "4"}
+    process = started("digits_torch.py", "--steps=1", **host)
+    assert "1 of 4 devices would train: mode.processes=chip" in process.communicate(timeout=200)[0]
+    assert process.returncode == 1
 
 
 def test_an_assertion_while_others_wait_ends_the_gang_and_is_named(place: Place) -> None:
@@ -102,14 +143,9 @@ def test_an_assertion_while_others_wait_ends_the_gang_and_is_named(place: Place)
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> float:
     """The accuracy that the program comes to by itself, in one process."""
     told = tmp_path_factory.mktemp("alone") / "metrics"
-    own = {name: value for name, value in os.environ.items() if not name.startswith(ALONE)}
-    subprocess.run(
-        [sys.executable, str(WORKLOADS / "digits_torch.py"), f"--steps={STEPS}"],
-        env=own | {"PJRT_DEVICE": "CPU", "LAUNCHER_METRICS": str(told)},
-        check=True,
-        capture_output=True,
-        timeout=200,
-    )
+    process = started("digits_torch.py", f"--steps={STEPS}", LAUNCHER_METRICS=str(told))
+    shown = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, shown
     accuracy = last(lines_of(told), "accuracy")
     assert accuracy > 0.9  # it does learn
     return accuracy
