@@ -13,6 +13,12 @@ from launcher.provisioning.capacity import CURRENT
 _WORKS = frozenset({("v5e", "v2-alpha-tpuv5"), ("v5p", "tpu-ubuntu2204-base")})
 # pytorch/xla#8295 for v5e; dstackai/dstack gives v5p this version.
 
+# What tells the processes of a host apart, each of which has one chip.
+PER_PROCESS = (
+    *("RANK", "LOCAL_RANK", "PJRT_LOCAL_PROCESS_RANK"),
+    *("TPU_VISIBLE_CHIPS", "CLOUD_TPU_TASK_ID", "TPU_PROCESS_PORT"),
+)
+
 
 def notes(draft: Draft) -> Iterator[str]:
     """Each a sentence."""
@@ -21,6 +27,7 @@ def notes(draft: Draft) -> Iterator[str]:
     yield from _no_way_out(draft)
     yield from _one_size(draft)
     yield from _without_framework(draft)
+    yield from _same_for_all(draft)
 
 
 def _old_names(draft: Draft) -> Iterator[str]:
@@ -81,3 +88,11 @@ def _without_framework(draft: Draft) -> Iterator[str]:
             f"mode.requirements: none of them is {framework}, which a program of this mode imports;"
             f" mode={framework} has it, and takes mode.slices and mode.processes"
         )
+
+
+def _same_for_all(draft: Draft) -> Iterator[str]:
+    """A rank or chip under workload.env, as a script for one process has it: processes collide."""
+    if draft["mode.processes"] == "chip":
+        for name in PER_PROCESS:
+            if name in draft["workload.env"]:
+                yield f"workload.env.{name}: all processes get this one value, none its own"

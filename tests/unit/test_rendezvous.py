@@ -10,6 +10,7 @@ import pytest
 
 from launcher import accelerators
 from launcher.compose import compose
+from launcher.config.notes import PER_PROCESS
 from launcher.hosts.ahead import is_later
 from launcher.hosts.member import Place
 from launcher.plan import Process, plan_processes
@@ -128,3 +129,15 @@ def test_a_variable_of_the_user_counts_more(tmp_path: Path) -> None:
     words = ["cluster=v6e-1", "mode=torch_xla", "workload.env.TPU_PROCESS_PORT=1"]
     (env,) = told(planned(tmp_path, *words))
     assert env["TPU_PROCESS_PORT"] == "1"
+
+
+def test_a_value_for_all_in_place_of_each_process_own_is_noted(tmp_path: Path) -> None:
+    first, second, *_ = told(planned(tmp_path, "cluster=v5p-8", "mode=torch_xla"))
+    differ = {name for name in first if first[name] != second[name]}
+    assert {name for name in differ if not name.startswith(("LAUNCHER_", "MEGASCALE_"))} == {
+        *PER_PROCESS
+    }
+    words = ["cluster=v5p-8", *(f"workload.env.{name}=0" for name in PER_PROCESS)]
+    noted = compose([*words, "mode=torch_xla"], cwd=tmp_path).notes
+    assert [note.partition(":")[0] for note in noted] == [f"workload.env.{n}" for n in PER_PROCESS]
+    assert not compose([*words, "mode=jax"], cwd=tmp_path).notes
