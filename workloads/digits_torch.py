@@ -208,7 +208,9 @@ def refuse_to_idle() -> None:
         return
     devices = int(given) * xr.addressable_device_count()
     if devices > 1:
-        raise SystemExit(f"1 of {devices} devices would train: mode.processes=chip")
+        raise SystemExit(
+            f"1 of {devices} devices would train: mode.processes=chip gives each a process"
+        )
 
 
 def main() -> int:
