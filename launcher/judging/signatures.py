@@ -123,6 +123,8 @@ _RUNTIME_LINE = re.compile(
 )
 # What PyTorch sets before the lines of an uncaught exception, once processes are a group.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
+# Gloo's greeting, of JAX and PyTorch alike, at a time when nothing is wrong.
+_GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 _FATAL_LINE = re.compile(r"F\d{4} \d\d:\d\d")
 # What stands before the error itself: glog's prefix, and JAX's advice at an abort.
 _PREFIX = re.compile(r"[IWEF]\d{4} \S+ +\d+ \S+\] (.*absl::Status: )?")
@@ -229,8 +231,8 @@ def _first_line(text: str) -> str:
 
 
 def last_words(tail: str) -> str:
-    """The last line that is not blank, cut to a readable length."""
-    lines = [line for line in tail.splitlines() if line.strip()]
+    """The last line that says something, cut to a readable length."""
+    lines = [line for line in tail.splitlines() if line.strip() and not _GREETING.match(line)]
     return _first_line(lines[-1]) if lines else ""
 
 

@@ -186,6 +186,11 @@ def test_last_words() -> None:
     assert last_words("a\nb\n\n") == "b"
     assert last_words("") == ""
     assert len(last_words("x" * 5000)) == TEXT_CHARS
+    gloo = (
+        "[Gloo] Rank 2 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
+    )
+    assert last_words(f"step 1\n{gloo}\n") == "step 1"
+    assert last_words(gloo) == ""
 
 
 @settings(deadline=None)
