@@ -187,8 +187,9 @@ def test_a_lost_host_or_slice_costs_no_accuracy(place: Place, undisturbed: float
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(1500)
 def test_the_whole_experiment_is_rehearsed(place: Place) -> None:
     """Its metrics are those of the run that nothing happened to, to the digit."""
     only = "host-killed,node-deleted,preempted-with-notice"
-    place.run("rehearse", "experiment=digits_torch", "name=d", "--only", only, timeout=580)
+    place.run("rehearse", "experiment=digits_torch", "name=d", "--only", only, timeout=1400)
     place.assert_clean()
