@@ -24,6 +24,11 @@ def place() -> tuple[int, str]:
     return int(os.environ.get("LAUNCHER_PROCESS_ID", "0")), " ".join(words)
 
 
+def say(text: str) -> None:
+    """In one piece: `print` writes the end of a line by itself, and threads share the output."""
+    print(f"{text}\n", end="", flush=True)
+
+
 def tensors(group: xla_group.Group) -> tuple[int, list[torch.Tensor]]:
     """How many devices there are in all, and this process's tensors: its number and that count."""
     devices = xm.get_xla_supported_devices() if group.joined else [torch_xla.device()]
@@ -44,11 +49,11 @@ def describe(group: xla_group.Group, count: int, found: list[torch.Tensor]) -> l
 def show(_index: int) -> None:
     group = xla_group.join()
     if group.rank == 0:
-        print(group.about, flush=True)
+        say(group.about)
     count, found = tensors(group)
     lines = describe(group, count, found)
     if not group.joined:  # threads, which XLA gives no way to talk to each other on CPUs
-        print("\n".join(lines), flush=True)
+        say("\n".join(lines))
         return
     total = sum((tensor[:1].cpu() for tensor in found), torch.zeros(1))
     total = total.to(torch_xla.device())
@@ -59,7 +64,7 @@ def show(_index: int) -> None:
 
 def add_up(group: xla_group.Group, count: int, total: int, lines: list[str]) -> None:
     """The sum on every process, and on the first the lines of all in the order of their places."""
-    print(f"process {group.rank} of {group.size}: sum over all devices {total}", flush=True)
+    say(f"process {group.rank} of {group.size}: sum over all devices {total}")
     if total != count * (count + 1) // 2:
         raise SystemExit(f"the sum over all devices is {total}, not {count * (count + 1) // 2}")
     everything = sorted(group.gather((place(), group.rank, lines)))
