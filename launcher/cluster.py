@@ -192,6 +192,8 @@ def answered(
                 absent = missing(slices, {answers[x] for x in waiting}, console)
                 raise ClusterError("\n".join([absent, *strangers(slices, agents, ray.nodes())]))
             pause(0)
+    except coordinator.HeadLost:  # Ray answers nothing without
+        raise
     except BaseException:
         left = [answer for answer, place in answers.items() if place not in hosts]
         for answer in left:

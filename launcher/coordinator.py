@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,15 +28,17 @@ import psutil
 
 from launcher import raynode, registry
 from launcher.errors import ClusterError
+from launcher.greeting import Greeting
 
 STOP_SECONDS = 15.0
 LONGEST_TEMP = 20
+SILENCE_SECONDS = 20.0  # of a head that is frozen; Ray gives up one that is gone after a minute
 OBJECT_STORE_BYTES = 200_000_000
 GIVEN = "LAUNCHER_HEAD"
 
 
 class HeadLost(ClusterError):
-    """Nothing listens at the Ray head's address. One that is frozen still does."""
+    """Nobody answers at the Ray head's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ class Head:
     ports: tuple[int, ...]  # as `raynode.port_block` gives them
     folder: str
     token_path: str | None = ""
+
+    @property
+    def gcs(self) -> tuple[str, int]:
+        """Where the head answers."""
+        return self.address, self.ports[-2]
 
     @property
     def gcs_address(self) -> str:
@@ -206,11 +212,24 @@ def wait_for_head(head: Head, timeout: float, pause: Callable[[float], None]) ->
 
 
 def require_alive(head: Head) -> None:
-    """Raises HeadLost when nothing listens at the head's address any more."""
+    """Raises HeadLost when nobody answers at the head's address any more: at once when it is gone,
+    after SILENCE_SECONDS when it is frozen.
+    """
     try:
-        socket.create_connection((head.address, head.ports[-2]), 5).close()
+        with contextlib.closing(Greeting(*head.gcs)) as greeting:
+            heard = greeting.came(SILENCE_SECONDS)
     except OSError as error:
-        raise HeadLost(f"the Ray head at {head.gcs_address} is gone: {error}") from error
+        raise HeadLost(gone(head, error)) from error
+    if not heard:
+        raise HeadLost(frozen(head))
+
+
+def gone(head: Head, error: OSError) -> str:
+    return f"the Ray head at {head.gcs_address} is gone: {error}"
+
+
+def frozen(head: Head) -> str:
+    return f"the Ray head at {head.gcs_address} is frozen: it was silent for {SILENCE_SECONDS:g} s"
 
 
 def answers(head: Head) -> bool:
@@ -222,7 +241,7 @@ def answers(head: Head) -> bool:
 
 def is_up(head: Head) -> bool:
     """Whether the head can be used again."""
-    return answers(head) if given_head() else bool(processes(head))
+    return answers(head) and (given_head() is not None or bool(processes(head)))
 
 
 def processes(head: Head) -> list[psutil.Process]:
@@ -264,6 +283,13 @@ def end_processes(head: Head) -> None:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             leader.terminate()
             leader.wait(max(0.0, deadline - time.monotonic()))
+    kill(head)
+    shutil.rmtree(head.folder, ignore_errors=True)
+    head.log.unlink(missing_ok=True)
+
+
+def kill(head: Head) -> None:
+    """End the head and all it started at once. Raises ClusterError when they do not die."""
     deadline = time.monotonic() + STOP_SECONDS
     while left := processes(head):
         if time.monotonic() > deadline:
@@ -272,5 +298,3 @@ def end_processes(head: Head) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(0.02)
-    shutil.rmtree(head.folder, ignore_errors=True)
-    head.log.unlink(missing_ok=True)

@@ -48,7 +48,7 @@ def session(spec: Spec, plan: Plan, screen: Screen | None = None) -> Iterator[Se
     from launcher.interrupt import Interrupt
     from launcher.record import runs_folder
     from launcher.screen import Screen
-    from launcher.session import LazyProvider, Session
+    from launcher.session import LazyProvider, Session, Setbacks
 
     taken = going_on(spec.name)
     path = runs_folder() / spec.name
@@ -67,8 +67,8 @@ def session(spec: Spec, plan: Plan, screen: Screen | None = None) -> Iterator[Se
                 raise ConfigError(f"the run folder {folder.trouble}")
             folder.complain = lambda text: shown.phase("record", text)
             with contextlib.closing(LazyProvider(spec.provider, ids(plan))) as provider:
-                about = OnRecord(spec.name)
-                yield Session(spec, plan, owner(), folder, shown, interrupt, provider, about)
+                about, lost = OnRecord(spec.name), Setbacks(spec.retry.max_preemptions)
+                yield Session(spec, plan, owner(), folder, shown, interrupt, provider, about, lost)
         finally:
             interrupt.uninstall()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.attempts.timeline import Timeline
 from launcher.attempts.under_way import UnderWay
+from launcher.errors import PreemptionBudgetSpent
 from launcher.interrupt import Interrupt
 from launcher.plan import Plan
 from launcher.providers import Provider, open_provider
@@ -41,10 +42,27 @@ class LazyProvider:
         self._pool.shutdown()
 
 
+class Setbacks:
+    """Counts what is lost before processes run on it: slices of several, or the Ray head."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+
+    def __call__(self, what: str) -> None:
+        """Raises PreemptionBudgetSpent when it was once too often."""
+        self._count += 1
+        if self._count > self._limit:
+            limit = f"retry.max_preemptions is {self._limit}"
+            raise PreemptionBudgetSpent(f"{what}; {self._count} preemptions, {limit}")
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """One invocation on one run: what is to be done, and where it is written and shown.
 
+    `setback` is told of what is lost before processes run on it, and raises PreemptionBudgetSpent
+    when that is to go on no longer.
     `apart`: its slices are of use without each other, so that none is given up for another's sake.
     """
 
@@ -56,6 +74,7 @@ class Session:
     interrupt: Interrupt
     provider: LazyProvider
     under_way: UnderWay
+    setback: Callable[[str], None]
     timeline: Timeline = field(default_factory=Timeline)
     states: dict[str, State] = field(default_factory=dict)  # of what is being created, by id
     apart: bool = False

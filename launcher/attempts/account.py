@@ -13,6 +13,7 @@ from launcher.codec import from_json, to_json
 from launcher.judging import herald, verdict
 from launcher.judging.evidence import Earlier, Evidence
 from launcher.judging.verdict import Verdict
+from launcher.provisioning.prices import Bill
 from launcher.session import Session
 
 FILE = "account.json"
@@ -27,6 +28,7 @@ class Account:
     """
 
     budget: Budget
+    bill: Bill = field(default_factory=Bill)
     started: float = field(default_factory=time.time)
     attempts: int = 0
     step: int | None = None
@@ -70,15 +72,18 @@ class Account:
         heralds = herald.heralds(known, lost, seconds)
         return self.charge(heralds[-1].attempt, known, lost, seconds) if heralds else ()
 
-    def save(self, session: Session) -> None:
+    def save(self, session: Session, *, ended: bool = False) -> None:
+        """`ended`: the run has its result. The next of its name on these slices counts anew."""
         session.folder.write(
             FILE,
             {
+                "ended": ended,
                 "started": self.started,
                 "attempts": self.attempts,
                 "final_step": self.final_step,
                 "resumed_from": self.resumed_from,
                 "budget": self.budget.to_json(),
+                "bill": self.bill.to_json(),
                 "earlier": [to_json(earlier) for earlier in self.earlier],
                 "before": self.before,
                 "seconds": session.timeline.seconds(),
@@ -88,15 +93,19 @@ class Account:
 
 def open_account(session: Session) -> Account:
     """A new account; that of a supervisor which died, if this one goes on in its place."""
-    budget = Budget(session.spec.retry)
+    budget, bill = Budget(session.spec.retry), Bill()
     found = registry.read_json(session.folder.path / FILE)
-    begun = found and (found["attempts"] or session.under_way.read() is not None)
+    begun = (
+        found and not found["ended"] and (found["attempts"] or session.under_way.read() is not None)
+    )
     if not found or not begun or not session.under_way.left_behind:
         return Account(budget)
     budget.restore(found["budget"])
+    bill.restore(found["bill"])
     session.timeline.continue_from(found["seconds"], time.time() - found["started"])
     return Account(
         budget,
+        bill,
         started=found["started"],
         attempts=found["attempts"],
         final_step=found["final_step"],

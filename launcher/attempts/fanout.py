@@ -13,12 +13,15 @@ from typing import Any
 
 from launcher.attempts.gang import Gang, Report, Sink
 from launcher.cluster import Host
+from launcher.deadline import Deadline
 from launcher.errors import ClusterError
 from launcher.hosts.member import Ending, Member, Place
 from launcher.plan import Process
+from launcher.providers import Pause
 from launcher.ranks.rendezvous import Meeting, ports_of_host
 
 ANSWER_SECONDS = 60.0  # to prepare, to start, or to take a piece of the code
+LOOK_SECONDS = 0.1  # between looks at the head, and for Ctrl-C, while answers are waited for
 
 
 class HostsLost(ClusterError):
@@ -57,7 +60,7 @@ def run(
     processes: Sequence[Process],
     attempt: Attempt,
     sink: Sink,
-    pause: Callable[[float], None],
+    pause: Pause,
     key: str | None = None,
 ) -> Report:
     """Run one attempt to its end. The endings are complete: one for each process.
@@ -70,9 +73,9 @@ def run(
     gang = make_gang(address, hosts, processes, attempt, key)
 
     def begin() -> list[Ending]:
-        orders = make_orders(gang, hosts, processes, attempt)
+        orders = make_orders(gang, hosts, processes, attempt, pause)
         gang.ordered = True
-        started = ask(hosts, lambda host: host.agent.start.remote(orders[host.place]))
+        started = ask(hosts, lambda host: host.agent.start.remote(orders[host.place]), pause)
         if not all(started.values()):
             raise gang.supersede()
         return []
@@ -88,7 +91,7 @@ def attach(
     key: str,
     offsets: Mapping[Member, Sequence[int]],
     sink: Sink,
-    pause: Callable[[float], None],
+    pause: Pause,
 ) -> Report:
     """Follow an attempt that another supervisor has started, or went on with, to its end, as `run`.
 
@@ -100,7 +103,7 @@ def attach(
     def begin() -> list[Ending]:
         gang.ordered = True
         orders = attach_orders(gang, hosts, offsets)
-        answers = ask(hosts, lambda host: host.agent.attach.remote(orders[host.place]))
+        answers = ask(hosts, lambda host: host.agent.attach.remote(orders[host.place]), pause)
         if "later" in answers.values():
             raise gang.supersede()
         strangers = {place for place, answer in answers.items() if answer != key}
@@ -131,7 +134,7 @@ def conduct(
     gang: Gang,
     attempt: Attempt,
     sink: Sink,
-    pause: Callable[[float], None],
+    pause: Pause,
     begin: Callable[[], list[Ending]],
 ) -> Report:
     """Begin, follow, stop; `begin` gives the endings that are known already."""
@@ -150,12 +153,17 @@ def conduct(
     return gang.report(endings)
 
 
-def ask(hosts: Mapping[Place, Host], call: Callable[[Host], Any]) -> dict[Place, Any]:
-    """Each host's answer to a call of its agent, all made at once. Raises HostsLost."""
+def ask(hosts: Mapping[Place, Host], call: Callable[[Host], Any], pause: Pause) -> dict[Place, Any]:
+    """Each host's answer to a call of its agent, all made at once. Raises HostsLost, and whatever
+    `pause` raises, which is called all the while.
+    """
     import ray
 
     calls = {call(host): place for place, host in hosts.items()}
-    ready, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_SECONDS)
+    ready, late, deadline = list[Any](), list(calls), Deadline(ANSWER_SECONDS)
+    while late and not deadline.passed:
+        ready, late = ray.wait(list(calls), num_returns=len(calls), timeout=LOOK_SECONDS)
+        pause(0)
     answers, lost, reason = {}, [calls[x] for x in late], f"no answer within {ANSWER_SECONDS:g} s"
     for answer in ready:
         try:
@@ -188,17 +196,19 @@ def going(hosts: Mapping[Place, Host], seconds: float) -> dict[Place, str]:
     return {place: word for place, word in found.items() if word}
 
 
-def ship(hosts: Mapping[Place, Host], digest: str, chunks: Callable[[], Iterable[bytes]]) -> None:
+def ship(
+    hosts: Mapping[Place, Host], digest: str, chunks: Callable[[], Iterable[bytes]], pause: Pause
+) -> None:
     """Put the code on every host that has not got it. `chunks` gives the archive anew each time."""
     import ray
 
-    has = ask(hosts, lambda host: host.agent.has_code.remote(digest))
+    has = ask(hosts, lambda host: host.agent.has_code.remote(digest), pause)
     targets = {place: host for place, host in hosts.items() if not has[place]}
     if not targets:
         return
     for index, (piece, is_last) in enumerate(pieces(chunks())):
         arguments = (digest, ray.put(piece), index == 0, is_last)
-        ask(targets, lambda host: host.agent.receive_code.remote(*arguments))  # noqa: B023
+        ask(targets, lambda host: host.agent.receive_code.remote(*arguments), pause)  # noqa: B023
 
 
 def pieces(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
@@ -217,11 +227,17 @@ def member_of(process: Process, processes: Sequence[Process]) -> Member:
 
 
 def make_orders(
-    gang: Gang, hosts: Mapping[Place, Host], processes: Sequence[Process], attempt: Attempt
+    gang: Gang,
+    hosts: Mapping[Place, Host],
+    processes: Sequence[Process],
+    attempt: Attempt,
+    pause: Pause,
 ) -> dict[Place, dict[str, Any]]:
     """What each agent is to start: the plan's processes with this attempt's rendezvous."""
     ports = ports_of_host(max(process.index for process in processes) + 1)
-    prepared = ask(hosts, lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports))
+    prepared = ask(
+        hosts, lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports), pause
+    )
     require_ready(prepared)
     meeting = Meeting(
         {place: host.address for place, host in hosts.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import secrets
@@ -22,7 +23,6 @@ from launcher.attempts.gang import Report
 from launcher.attempts.inquiry import inquire, news_seconds
 from launcher.attempts.packed import AsItIs, Code
 from launcher.attempts.result import report, summarise
-from launcher.deadline import Deadline
 from launcher.errors import (
     Interrupted,
     LauncherError,
@@ -32,6 +32,7 @@ from launcher.errors import (
     Superseded,
     WorkloadError,
 )
+from launcher.head_watch import HeadWatch
 from launcher.hosts.member import Ending
 from launcher.judging import verdict
 from launcher.judging.evidence import Cancelled, Earlier, Evidence, Refusal
@@ -53,7 +54,9 @@ def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
 
     Raises Superseded when another supervisor has taken the run over; the result will be its own.
     """
-    account, holding = open_account(session), Holding(session)
+    account = open_account(session)
+    session = dataclasses.replace(session, setback=functools.partial(charge, session, account))
+    holding = Holding(session, bill=account.bill)
     last: Verdict | None = None
     error: LauncherError | None
     try:
@@ -71,8 +74,18 @@ def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
     session.screen.finish()
     result = summarise(session, account, holding.cost_usd, last, error)
     session.folder.write("result.json", result)
+    account.save(session, ended=True)
     report(session, result, error)
     return result
+
+
+def charge(session: Session, account: Account, what: str) -> None:
+    """What was lost before processes ran on it, as `Session.setback`."""
+    lost = Verdict(Outcome.PREEMPTED, what, retriable=True)
+    account.stop = account.budget.charge(lost, None)
+    account.save(session)
+    if account.stop:
+        raise PreemptionBudgetSpent(f"{what}; {account.stop}")
 
 
 def attempts(session: Session, code: Code, account: Account, holding: Holding) -> Verdict:
@@ -141,7 +154,7 @@ def one_attempt(session: Session, code: Code, account: Account, holding: Hold) -
     if holding.held:
         session.folder.next()
     joined = holding.ready()
-    found = alive_on(joined, going_on) if going_on else None
+    found = alive_on(session, joined, going_on) if going_on else None
     digest = code.digest()
     asked = program_of(session.spec, joined, make_attempt(session, digest))
     if found and found["program"] != asked:
@@ -177,10 +190,14 @@ def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], s
     return recalled
 
 
-def alive_on(joined: Joined, attempt: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def alive_on(
+    session: Session, joined: Joined, attempt: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
     """The attempt, if every host still has it: its processes, or the news of how they ended."""
     try:
-        states = fanout.ask(joined.hosts, lambda host: host.agent.state.remote())
+        states = fanout.ask(
+            joined.hosts, lambda host: host.agent.state.remote(), session.interrupt.pause
+        )
     except fanout.HostsLost:
         return None
     key = attempt["key"]
@@ -249,7 +266,7 @@ def start(session: Session, joined: Joined, account: Account, attempt: fanout.At
 def fill_hosts(session: Session, joined: Joined, code: Code, attempt: fanout.Attempt) -> None:
     session.timeline.enter("dependencies")
     session.screen.wait("shipping the code")
-    fanout.ship(joined.hosts, attempt.code, code.pack)
+    fanout.ship(joined.hosts, attempt.code, code.pack, watchful_pause(session, joined))
     session.screen.wait("")
 
 
@@ -296,14 +313,12 @@ def make_attempt(session: Session, code: str) -> fanout.Attempt:
 
 
 def watchful_pause(session: Session, joined: Joined) -> Callable[[float], None]:
-    """A pause that also looks after the Ray head: Ray itself says nothing for a minute."""
-    look = Deadline(HEAD_LOOK_SECONDS)
+    """A pause that also looks after the Ray head."""
+    watch = HeadWatch(joined.head, HEAD_LOOK_SECONDS)
 
     def pause(seconds: float) -> None:
         session.interrupt.pause(seconds)
-        if look.passed:
-            look.restart()
-            coordinator.require_alive(joined.head)
+        watch.look()
 
     return pause
 

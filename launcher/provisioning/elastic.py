@@ -40,15 +40,16 @@ def renew(
             session,
             joined.head,
             lambda: chain.walk(lambda choice: take(session, joined, choice, held)),
-            lambda choice: dict(placed(choice, held)),
         )
     except Refused as refused:
         session.tell("again", f"all slices are asked for anew: {refused}")
         slices.give_up(session, wide)
         return provision.anew(session, joined.head)
     slices.drop_others(session, found.choice)
-    lost = slices.gone(session, found.choice, range(len(found.choice.nodes)))
-    return renew(session, found, lost, {}) if lost else found
+    if lost := slices.gone(session, found.choice, range(len(found.choice.nodes))):
+        provision.lost_again(session, found.choice, lost)
+        return renew(session, found, lost, {})
+    return found
 
 
 def by_node(choice: Choice, hosts: Mapping[Place, Host]) -> dict[str, dict[int, Host]]:

@@ -18,7 +18,7 @@ from launcher.judging.losses import NODE_WORDS
 from launcher.judging.outcome import Repair
 from launcher.judging.verdict import Verdict
 from launcher.plan import Choice
-from launcher.provisioning import provision, slices
+from launcher.provisioning import joining, provision, slices
 from launcher.provisioning.chain import REMEMBER_SECONDS, Memory
 from launcher.provisioning.prices import Bill
 from launcher.provisioning.probe import Probe, probe_for
@@ -63,14 +63,19 @@ class Hold(Protocol):
 class Holding:
     """Nothing at first. `ready` makes whole what there is; leaving the block lets go of it."""
 
-    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        session: Session,
+        clock: Callable[[], float] = time.monotonic,
+        bill: Bill | None = None,
+    ) -> None:
         self._session = session
         self._clock = clock
         self._stack = contextlib.ExitStack()
         self._joined: Joined | None = None
         self._probe: Probe | None = None
         self._broken: frozenset[int] = frozenset()
-        self._bill = Bill(clock)
+        self._bill = bill or Bill()
         self._made = clock()  # when slices were last made
         self._used = False
 
@@ -102,6 +107,7 @@ class Holding:
     def ready(self) -> Joined:
         """The hosts of every slice, joined; what a verdict called broken has been replaced."""
         if self._joined is None:
+            self._bill.go_on(0.0)  # what a launcher before this has left is adopted, or removed
             acquiring = provision.acquired(self._session, stays=self._session.spec.keep)
             self._joined = self._stack.enter_context(acquiring)
             self._made = self._clock()
@@ -128,7 +134,8 @@ class Holding:
         """
         if self._probe:
             self._probe.abort()
-        provision.renew_head(self._session, joined.head)
+        gone = f"the Ray head at {joined.head.gcs_address} is gone"
+        joining.renew_head(self._session, joined.head, gone)
         self._let_go_of_probe()
         return provision.join_head(self._session, joined, self._broken)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 
 from launcher import cluster, coordinator
-from launcher.coordinator import Head
-from launcher.deadline import Deadline
+from launcher.coordinator import Head, HeadLost
 from launcher.errors import ClusterError
+from launcher.head_watch import HeadWatch
 from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
 from launcher.plan import Choice
@@ -22,6 +23,7 @@ from launcher.session import Session
 
 HEAD_SECONDS = 60.0
 LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
+NONE: Mapping[int, cluster.Expected] = MappingProxyType({})
 
 
 def expected(
@@ -54,12 +56,42 @@ def join_new(
     choice: Choice,
     new: Mapping[int, cluster.Expected],
     creating: slices.Creating,
+    kept: Mapping[int, cluster.Expected] = NONE,
 ) -> Mapping[Place, cluster.Host]:
     """Join while the slices are being created; a failure to create one ends the wait at once.
 
-    The time to join counts from the moment at which the last slice is READY.
+    The time to join counts from the moment at which the last slice is READY. A head that dies
+    meanwhile is replaced: then the hosts of slices that are `kept` are to join again as well, and
+    are among the result. All do so by themselves.
     """
-    arrival, looks, look = Arrival(creating), 0, Deadline(LOOK_SECONDS)
+    while True:
+        try:
+            return join_once(session, head, choice, new, creating)
+        except HeadLost as lost:
+            if coordinator.given_head():
+                raise
+            session.setback(str(lost))
+            renew_head(session, head, str(lost))
+            cluster.disconnect(head)
+            session.interrupt.install()  # Ray takes our handlers away with its own
+            new = {**new, **kept}
+
+
+def renew_head(session: Session, head: Head, lost: str) -> None:
+    """Another Ray head in the place of one that is lost, at the same address."""
+    session.tell("head", f"{lost}: another takes its place")
+    coordinator.renew_head(head, HEAD_SECONDS, session.interrupt.pause)
+
+
+def join_once(
+    session: Session,
+    head: Head,
+    choice: Choice,
+    new: Mapping[int, cluster.Expected],
+    creating: slices.Creating,
+) -> Mapping[Place, cluster.Host]:
+    """As `join_new`, with one head. Raises HeadLost."""
+    arrival, looks, watch = Arrival(creating), 0, HeadWatch(head, LOOK_SECONDS)
 
     def check(seconds: float) -> None:
         nonlocal looks
@@ -68,9 +100,8 @@ def join_new(
         for future in creating:
             if future.done():
                 future.result()
-        if look.passed and cluster.is_connected():
-            look.restart()
-            coordinator.require_alive(head)
+        if cluster.is_connected():
+            watch.look()
         if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
             looks = due
             slices.require_alive(session, choice, new)
@@ -81,10 +112,13 @@ def join_new(
     def log(node: str, worker: int) -> str:
         return console(session, choice, node, worker)
 
-    be_driver(session, head, check)
     try:
+        be_driver(session, head, check)
         return join(session, choice, new, is_late, log, check)
+    except HeadLost:
+        raise
     except ClusterError:
+        coordinator.require_alive(head)
         if arrival.seconds:  # missing hosts may have gone with their slice
             slices.require_alive(session, choice, new)
         raise

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from launcher.accelerators import Accelerator
 from launcher.provisioning.capacity import CAPACITIES
@@ -83,10 +84,10 @@ def _table() -> Mapping[tuple[str, str, str], Price]:
 
 class Bill:
     """What slices cost over time, at one rate after another: USD an hour; None where none is known,
-    and from then on the sum is not known either.
+    and from then on the sum is not known either. The clock's time is that of `to_json` as well.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._rate: float | None = 0.0
         self._since = clock()
@@ -95,7 +96,14 @@ class Bill:
     def go_on(self, rate: float | None) -> None:
         """Add the time since the last rate began; from now on it is this one."""
         now = self._clock()
-        hours, self._since = (now - self._since) / 3600, now
+        hours, self._since = max(0.0, now - self._since) / 3600, now
         if self.usd is not None:
             self.usd = None if self._rate is None else self.usd + hours * self._rate
         self._rate = rate
+
+    def to_json(self) -> dict[str, Any]:
+        return {"usd": self.usd, "rate": self._rate, "since": self._since}
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        """Go on with what `to_json` has kept: the slices cost while nobody looked after them."""
+        self.usd, self._rate, self._since = found["usd"], found["rate"], found["since"]

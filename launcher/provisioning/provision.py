@@ -144,7 +144,7 @@ def join_again(
     part: Collection[int] | None = None,
 ) -> Mapping[Place, cluster.Host] | None:
     """The hosts of slices that are up, as a driver of the head; None when they cannot be used."""
-    record, late = registry.record(session.spec.name) or {}, Deadline(seconds)
+    late = Deadline(seconds)
     try:
         slices.drop_others(session, choice)
         cluster.connect(head)
@@ -152,7 +152,7 @@ def join_again(
         return joining.join(
             session,
             choice,
-            joining.expected(choice, record["incarnations"], part),
+            on_record(session, choice, part),
             lambda: late.passed,
             lambda *_: "",
             session.interrupt.pause,
@@ -162,12 +162,6 @@ def join_again(
     except LauncherError as error:
         session.tell("adopt", f"not usable as it is, made anew: {str(error).splitlines()[0]}")
         return None
-
-
-def renew_head(session: Session, head: Head) -> None:
-    """Another Ray head in the place of one that is gone, at the same address."""
-    session.tell("head", f"the Ray head at {head.gcs_address} is gone: another takes its place")
-    coordinator.renew_head(head, joining.HEAD_SECONDS, session.interrupt.pause)
 
 
 def join_head(
@@ -218,8 +212,10 @@ def renew(
     if whole > 1 and len(broken) < whole:
         try:
             renewed = replaced(session, joined, broken)
-            lost = slices.gone(session, choice, range(whole))
-            return renew(session, renewed, lost) if lost else renewed
+            if not (lost := slices.gone(session, choice, range(whole))):
+                return renewed
+            lost_again(session, choice, lost)
+            return renew(session, renewed, lost)
         except Refused as refused:
             if session.apart:
                 raise
@@ -228,55 +224,56 @@ def renew(
     return anew(session, joined.head)
 
 
+def lost_again(session: Session, choice: Choice, lost: Collection[int]) -> None:
+    """Slices went while others were replaced. Raises PreemptionBudgetSpent."""
+    names = ", ".join(choice.nodes[index] for index in sorted(lost))
+    session.setback(f"lost while others were replaced: {names}")
+
+
 def replaced(session: Session, joined: Joined, broken: Collection[int]) -> Joined:
     head, fill = joined.head, filler(joined.head)
     join_them = joiner(session, head, joined, broken)
-    healthy = {place: host for place, host in joined.hosts.items() if place[0] not in broken}
     return salvaged(
         session,
         head,
         lambda: slices.replace(session, joined.choice, broken, fill, join_them),
-        lambda _: healthy,
     )
 
 
 def anew(session: Session, head: Head) -> Joined:
     """Slices in a cluster that has none."""
     fill, join_them = filler(head), joiner(session, head)
-    return salvaged(
-        session, head, lambda: slices.acquire(session, fill, join_them), lambda _: NOTHING
-    )
+    return salvaged(session, head, lambda: slices.acquire(session, fill, join_them))
 
 
-def salvaged(
-    session: Session,
-    head: Head,
-    ask: Callable[[], Joined],
-    kept: Callable[[Choice], Mapping[Place, cluster.Host]],
-) -> Joined:
-    """What `ask` gives. Where slices went while they were made, they alone are made again.
-
-    `kept` are the hosts of slices that were there before, by their places in the choice.
+def salvaged(session: Session, head: Head, ask: Callable[[], Joined]) -> Joined:
+    """What `ask` gives. Where slices went while they were made, they alone are made again; the
+    others stay up meanwhile, and cost: that is not done for ever.
     """
     try:
         return ask()
     except slices.PartlyLost as partly:
         session.tell("again", str(partly))
+        session.setback(str(partly))
         choice = partly.choice
+        left = set(range(len(choice.nodes))) - partly.lost
         try:
-            new = joining.expected(
-                choice, dict.fromkeys(choice.nodes, partly.incarnation), partly.kept
-            )
-            came = joining.join_new(session, head, choice, new, ())
+            came = joining.join_new(session, head, choice, on_record(session, choice, left), ())
         except Refused:
-            healthy = kept(choice)
-            if session.apart and healthy:
+            if session.apart and left - partly.kept:
                 slices.give_up(session, choice, partly.kept | partly.lost)
                 raise
             slices.give_up(session, choice)
             return anew(session, head)
-        hosts = dict(sorted({**kept(choice), **came}.items()))
-        return renew(session, Joined(head, choice, hosts), partly.lost)
+        return renew(session, Joined(head, choice, dict(sorted(came.items()))), partly.lost)
+
+
+def on_record(
+    session: Session, choice: Choice, part: Collection[int] | None = None
+) -> Mapping[int, cluster.Expected]:
+    """The slices of a choice, or some of them, with the hosts that they have had last."""
+    record = registry.record(session.spec.name) or {}
+    return joining.expected(choice, record["incarnations"], part)
 
 
 def filler(head: Head) -> slices.Fill:
@@ -297,9 +294,9 @@ def joiner(
     def meanwhile(choice: Choice, incarnation: str, creating: slices.Creating) -> Joined:
         incarnations = dict.fromkeys(choice.nodes, incarnation)
         new = joining.expected(choice, incarnations, broken if kept else None)
-        hosts = dict(joining.join_new(session, head, choice, new, creating))
-        if kept:
-            hosts |= {place: h for place, h in kept.hosts.items() if place[0] not in broken}
+        old = on_record(session, choice, set(range(len(choice.nodes))) - new.keys())
+        hosts = {place: h for place, h in kept.hosts.items() if place[0] in old} if kept else {}
+        hosts |= joining.join_new(session, head, choice, new, creating, old)
         return Joined(head, choice, dict(sorted(hosts.items())))
 
     return meanwhile

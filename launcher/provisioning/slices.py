@@ -158,7 +158,8 @@ def take(
 ) -> T:
     """All slices of one choice, or a part of them, or Refused, and nothing of these is left.
 
-    Raises PartlyLost, and leaves those that came, when others went while they were made.
+    Raises PartlyLost, and leaves those that came, when others went while they were made; and
+    PreemptionBudgetSpent when a part went too often while the rest is kept.
     """
     incarnation = secrets.token_hex(4)
     wanted = requests_of(choice, part)
@@ -238,6 +239,8 @@ def obtain(
             wait(creating)
             forget_unmade(session, wanted, creating, before)
             give_up(session, choice, part)
+            if is_lost(refused) and part is not None and len(part) < len(choice.nodes):
+                session.setback(str(refused))  # the others are up meanwhile, and cost
             raise explained(session, refused) from refused
         finally:
             abort.set()

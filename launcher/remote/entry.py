@@ -34,7 +34,7 @@ from launcher.remote import package
 from launcher.remote.frames import Emitter, FolderFrames
 from launcher.remote.package import Job
 from launcher.screen import Screen
-from launcher.session import LazyProvider, Session
+from launcher.session import LazyProvider, Session, Setbacks
 from launcher.source import Manifest
 
 RUNS = "launcher-runs"
@@ -143,8 +143,8 @@ def session(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> Iter
         contextlib.closing(LazyProvider(spec.provider, invocation.ids(plan))) as provider,
     ):
         owner = job.identity.owner
-        about = OnRecord(spec.name)
-        yield Session(spec, plan, owner, run_folder, screen, interrupt, provider, about)
+        about, lost = OnRecord(spec.name), Setbacks(spec.retry.max_preemptions)
+        yield Session(spec, plan, owner, run_folder, screen, interrupt, provider, about, lost)
 
 
 def run(job: Job, folder: Path, emit: Emitter, frames: FolderFrames) -> int:

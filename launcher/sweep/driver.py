@@ -10,8 +10,8 @@ from types import TracebackType
 
 from launcher import coordinator, registry
 from launcher.attempts.supervise import HEAD_LOOK_SECONDS
-from launcher.deadline import Deadline
 from launcher.errors import PreemptionBudgetSpent, Refused, SliceLost
+from launcher.head_watch import HeadWatch
 from launcher.interrupt import Together
 from launcher.provisioning.holding import Holding
 from launcher.provisioning.provision import Joined
@@ -40,7 +40,7 @@ class Driver:
         self._lock = threading.Lock()
         self._headless = self._repairing = False
         self._joined: Joined | None = None
-        self._head_look = Deadline(HEAD_LOOK_SECONDS)
+        self._head_watch: HeadWatch | None = None
         self._spent = spent
         self._repairs = 0  # since the desk's progress was this
         self._progress = -1
@@ -49,7 +49,13 @@ class Driver:
 
     def __enter__(self) -> Driver:
         patience = Together(self.session.interrupt, self._require_need)
-        self._holding = Holding(replace(self.session, interrupt=patience, apart=True))
+        own = replace(
+            self.session,
+            interrupt=patience,
+            apart=True,
+            setback=lambda _: self._count_repair(),
+        )
+        self._holding = Holding(own)
         self._holding.__enter__()
         return self
 
@@ -88,6 +94,7 @@ class Driver:
             places = [old.get(part) or Place(part, joined, self._lost) for part in parts]
             self._places, self._joined, self._headless = places, joined, False
             self._broken = self._missing = frozenset()
+            self._head_watch = HeadWatch(joined.head, HEAD_LOOK_SECONDS)
         self._spent.hold(joined.choice.chips)
         end_others(places, incarnations_of(self.session.spec.name))
         self._desk.forget_places({place.title for place in places})
@@ -155,17 +162,23 @@ class Driver:
 
         All begin again as well when one place did not reach a head that answers now.
         """
-        if self._joined is None or self._headless or not self._head_look.passed:
+        if self._joined is None or self._headless:
             return
-        self._head_look.restart()
-        left = any(place.headless for place in self._places)
-        if left or not coordinator.answers(self._joined.head):
+        if any(place.headless for place in self._places) or not self._hears_head():
             self._headless = True
             for place in self._places:
                 place.usable = False
             self._desk.lost(
                 frozenset(range(len(self._joined.choice.nodes))), "the Ray head is gone"
             )
+
+    def _hears_head(self) -> bool:
+        try:
+            if self._head_watch:
+                self._head_watch.look()
+        except coordinator.HeadLost:
+            return False
+        return True
 
     def _can_repair(self) -> bool:
         """Whether something is lost, and nothing runs on it any more."""

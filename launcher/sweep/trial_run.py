@@ -115,6 +115,7 @@ class Runner:
                 Together(shared.interrupt, stop.check),
                 shared.provider,
                 InFile(path / ATTEMPT, place.title),
+                shared.setback,
             )
 
     def _attempt(self, session: Session, entry: Entry, place: Place) -> tuple[Status, float]:

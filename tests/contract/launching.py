@@ -31,6 +31,7 @@ from launcher.__main__ import dispatch
 from launcher.compose import compose
 from launcher.emulator import client as emulator
 from launcher.errors import ClusterError, ConfigError, Superseded
+from launcher.head_watch import HeadWatch
 from launcher.interrupt import Interrupt
 from launcher.providers import calls
 from launcher.provisioning import chain, joining, provision, removal
@@ -137,7 +138,7 @@ def leave_ray_out(act: Act, endpoint: str) -> None:
     coordinator.start_head = lambda *_, **__: head
     coordinator.Head.token = "token"
     cluster.is_connected = lambda: True
-    coordinator.require_alive = lambda _: None
+    HeadWatch.look = lambda _: None
 
     def gather(
         slices: Mapping[int, cluster.Expected],

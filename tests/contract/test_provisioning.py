@@ -495,6 +495,21 @@ def test_a_slice_that_goes_while_it_is_made_is_made_again_alone(world: World, in
     assert not world.ours()
 
 
+def test_slices_that_go_over_and_over_before_the_start_end_the_run(world: World) -> None:
+    """The other one is up meanwhile, and would cost for ever."""
+    world.renew()
+    began = str(world.control("ledger")["written"])
+    going = {"fault": "preempt", "node": "x-s1", "after": "500ms", "count": 99}
+    act = launch("x", "two nodes", hold=1.5)
+    words = (*act.words, *PATIENT, "retry.max_preemptions=2")
+    with emulator.arm(world.endpoint, [going], ()):
+        assert world.run(replace(act, words=words)) == [6]
+    made = [r["name"] for r in world.control("ledger")["nodes"] if r["created"] >= began]
+    assert sorted(map(id_of, made)) == ["x-s0"] + ["x-s1"] * 3
+    assert "3 preemptions, retry.max_preemptions is 2" in world.screens()
+    assert not world.ours()
+
+
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("shape", ["node", "two nodes", "queued", "queued multislice"])
 def test_who_is_refused_a_name_leaves_its_owner_alone(world: World, name: str, shape: str) -> None:

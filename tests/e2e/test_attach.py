@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -67,13 +68,51 @@ else:
 print(json.dumps([[e.code, e.collateral, e.tail[-4:]] for e in report.endings]))
 ray.kill(agent)
 """
+IMPATIENT = """
+import ray, sys, time
+from launcher import cluster
+from launcher.attempts import fanout
+from launcher.errors import Interrupted
+
+ray.init(sys.argv[1], namespace="launcher", log_to_driver=False, _node_ip_address="127.0.0.9")
+
+class Frozen:
+    def hello(self):
+        time.sleep(600)
+
+hosts = {(0, 0): cluster.Host(0, 0, "node", "127.0.0.9", "", "", ray.remote(Frozen).remote())}
+
+def pause(seconds):
+    raise Interrupted("stopped by SIGINT")
+
+try:
+    fanout.ask(hosts, lambda host: host.agent.hello.remote(), pause)
+except Interrupted as error:
+    print(error, flush=True)
+"""
 
 
-def test_a_killed_supervisor_is_replaced_and_no_output_is_lost(place: Place) -> None:
-    log = place.folder / "log"
+@pytest.fixture
+def address(place: Place) -> Iterator[str]:
+    """Of a Ray head."""
     head = start(place, HEAD, str(place.temp))
     assert head.stdout
-    address = json.loads(head.stdout.readline())
+    yield json.loads(head.stdout.readline())
+    end(head)
+
+
+def test_a_wish_to_stop_ends_the_wait_for_a_host_that_answers_nobody(
+    place: Place, address: str
+) -> None:
+    asking = start(place, IMPATIENT, address)
+    assert asking.stdout
+    assert asking.stdout.readline() == b"stopped by SIGINT\n"
+    asking.kill()
+    asking.communicate()
+
+
+def test_a_killed_supervisor_is_replaced_and_no_output_is_lost(place: Place, address: str) -> None:
+    log = place.folder / "log"
     first = start(place, SUPERVISOR, address, "run", str(log))
     deadline = time.monotonic() + 90
     while not log.exists() or log.stat().st_size < 50:
@@ -84,7 +123,6 @@ def test_a_killed_supervisor_is_replaced_and_no_output_is_lost(place: Place) -> 
     second = start(place, SUPERVISOR, address, "attach", str(log))
     assert json.loads(second.communicate(timeout=120)[0]) == [[0, False, "399\n"]]
     assert log.read_text().split() == [str(i) for i in range(400)]
-    end(head)
 
 
 def start(place: Place, program: str, *words: str) -> subprocess.Popen[bytes]:

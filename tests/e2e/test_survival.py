@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -423,4 +424,64 @@ def test_the_death_of_the_ray_head_costs_no_slice(train: Place) -> None:
     assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
     assert (result["resumed_from"][0] >= 10, result["final_step"]) == (True, 40)
     assert created(train) == 1
+    train.assert_clean()
+
+
+def test_the_ray_head_dies_while_hosts_join(train: Place) -> None:
+    """One of the two has joined, and joins again; the other one is booting."""
+    slow = "provider.rules=[{fault: slow-boot, worker: 1, seconds: 8s, count: 1}]"
+    process = train.start(*RUN, "workload.args.steps=5", "name=j", slow)
+    train.wait_for("j", "joined")
+    kill_head(train)
+    assert process.wait(150) == 0
+    result = train.result("j")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (1, 1, 0)
+    assert created(train) == 1
+    train.assert_clean()
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("moment", range(12))
+def test_the_ray_head_dies_at_any_moment_before_the_start(train: Place, moment: int) -> None:
+    process = train.start(*RUN, "workload.args.steps=5", "name=a")
+    train.wait_for("a", "head")
+    time.sleep(moment / 2)
+    kill_head(train)
+    assert process.wait(200) == 0
+    assert train.result("a")["failures"] == 0
+    assert created(train) == 1
+    train.assert_clean()
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("when", ["hosts join", "it runs"])
+def test_a_ray_head_that_stands_still_is_missed_and_replaced(train: Place, when: str) -> None:
+    slow = "provider.rules=[{fault: slow-boot, worker: 1, seconds: 15s, count: 1}]"
+    process = train.start(*RUN, "workload.args.steps=300", "name=z", slow)
+    if when == "it runs":
+        wait_for_step(train, "z", 15)
+    else:
+        train.wait_for("z", "joined")
+    folder = json.loads((train.home / "heads" / "run-z.json").read_text())["folder"]
+    for part, argv in train.commands():
+        if any(folder in word for word in argv):
+            part.suspend()
+    assert process.wait(240) == 0
+    said = [e["text"] for e in train.events("z") if "silent for 20 s" in e.get("text", "")]
+    assert said
+    result = train.result("z")
+    assert (result["preemptions"], result["failures"], result["final_step"]) == (1, 0, 300)
+    assert created(train) == 1
+    train.assert_clean()
+
+
+def test_a_run_on_slices_that_stay_is_counted_anew(train: Place) -> None:
+    words = (*RUN, "keep=true", "name=n")
+    train.run(*words, "workload.args.steps=5")
+    time.sleep(1)
+    train.run(*words, "workload.args.steps=15")
+    result = train.result("n")
+    assert (result["attempts"], result["final_step"]) == (1, 15)
+    assert result["seconds"]["recovery"] < 1
+    train.run("down", "n")
     train.assert_clean()

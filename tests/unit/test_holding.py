@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import socket
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from launcher.provisioning.holding import Holding
 from launcher.provisioning.prices import Bill
 from launcher.provisioning.provision import Joined
 from launcher.provisioning.requests import Identity
+from tests.unit.greeter import greeting_head
 
 HOUR = 3600.0
 FAILED = Verdict(Outcome.WORKLOAD_FAILED, "failed", slices=())
@@ -47,16 +48,15 @@ def choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choice:
 
 @pytest.fixture
 def held(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Holding, Clock]]:
-    """Slices of a cluster whose head is a port on which somebody listens."""
+    """Slices of a cluster whose head is a port at which somebody answers."""
     clock, spec = Clock(), SimpleNamespace(keep=False, mode=SimpleNamespace(is_elastic=False))
     session: Any = SimpleNamespace(spec=spec)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        head = Head("h", "127.0.0.1", (server.getsockname()[1], 0), "/nowhere")
+    with greeting_head() as head:
         joined = Joined(head, choice, {})
         monkeypatch.setattr(
             provision, "acquired", lambda _, *, stays: contextlib.nullcontext(joined)
         )
-        yield Holding(session, clock), clock
+        yield Holding(session, clock, Bill(clock)), clock
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,24 @@ def test_a_slice_that_could_not_be_had_is_lost_with_the_next(
         holding.lose([0])
         clock.now += HOUR
     assert holding.cost_usd == pytest.approx(0.5 * choice.cost_per_hour_usd)
+
+
+def test_slices_cost_while_their_launcher_is_dead(
+    held: tuple[Holding, Clock], choice: Choice
+) -> None:
+    """As its account has it, which is written when an attempt begins."""
+    holding, clock = held
+    assert choice.cost_per_hour_usd
+    first = Bill(clock)
+    first.go_on(choice.cost_per_hour_usd)
+    kept = json.loads(json.dumps(first.to_json()))
+    clock.now += HOUR  # it is killed in the first half, and the same command comes after it
+    second = Bill(clock)
+    second.restore(kept)
+    with Holding(holding._session, clock, second) as taken_up:
+        taken_up.ready()
+        clock.now += HOUR
+    assert taken_up.cost_usd == pytest.approx(2 * choice.cost_per_hour_usd)
 
 
 def test_what_has_no_price_makes_no_sum() -> None:
