@@ -143,7 +143,7 @@ def renew_head(head: Head, timeout: float, pause: Callable[[float], None]) -> No
     if given_head():
         require_alive(head)
         return
-    with head_lock(head.id):
+    with head_lock(head.id, 2 * STOP_SECONDS + timeout, pause):  # as long as another one may take
         if answers(head):
             return
         token, config = head.token, registry.read_json(Path(head.config)) or {}
@@ -265,8 +265,10 @@ def release_head(head_id: str, but_for: str = "") -> None:
             stop_head(head)
 
 
-def head_lock(head_id: str) -> contextlib.AbstractContextManager[None]:
-    return registry.lock(f"head-{head_id}", f"the Ray head {head_id} is busy", wait=30)
+def head_lock(
+    head_id: str, wait: float = 30.0, pause: Callable[[float], None] = time.sleep
+) -> contextlib.AbstractContextManager[None]:
+    return registry.lock(f"head-{head_id}", f"the Ray head {head_id} is busy", wait, pause)
 
 
 def stop_head(head: Head) -> None:
