@@ -182,7 +182,7 @@ def spawn(head: Head, dashboard: bool, token: str) -> None:
     Path(head.config).write_text(json.dumps(config))
     own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     with head.log.open("wb") as log:
-        subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, raynode.__file__, "head", head.config],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -191,6 +191,15 @@ def spawn(head: Head, dashboard: bool, token: str) -> None:
             cwd="/",
             env=own | {"TMPDIR": head.folder},
         )
+    await_sight(head, child)
+
+
+def await_sight(head: Head, child: subprocess.Popen[bytes]) -> None:
+    """Until `processes` finds it: on a busy machine a program that has just been loaded shows no
+    command line yet, and would be taken for one that has ended.
+    """
+    while not processes(head) and child.poll() is None:
+        time.sleep(0.01)
 
 
 def wait_for_head(head: Head, timeout: float, pause: Callable[[float], None]) -> None:
