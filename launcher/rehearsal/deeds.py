@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,9 @@ class Hands:
             case scenarios.DELETE_NODE:
                 self._delete(deed)
             case scenarios.KILL_HEAD:
-                self._kill_head()
+                self._signal_head(signal.SIGKILL)
+            case scenarios.FREEZE_HEAD:
+                self._signal_head(signal.SIGSTOP)
             case _:
                 self._fault(deed)
 
@@ -68,13 +71,13 @@ class Hands:
     def _node_id(self, deed: Deed) -> str:
         return f"{self._place.name}-s{deed.slice}"
 
-    def _kill_head(self) -> None:
+    def _signal_head(self, number: int) -> None:
         head = coordinator.read_head(self._place.head_path)
         if head is None or not (found := coordinator.processes(head)):
             raise Refused("there is no Ray head")
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+                process.send_signal(number)
 
     def _delete(self, deed: Deed) -> None:
         import grpc

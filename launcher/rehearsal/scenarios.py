@@ -27,11 +27,13 @@ STANDARD = Path(__file__).with_name("standard.yaml")
 CLEAN = "clean"
 """The name of the run that nothing happens to."""
 
-DELETE_NODE, KILL_LAUNCHER, KILL_HEAD = "delete-node", "kill-launcher", "kill-head"
+DELETE_NODE, KILL_LAUNCHER = "delete-node", "kill-launcher"
+KILL_HEAD, FREEZE_HEAD = "kill-head", "freeze-head"
 OWN_DEEDS: Mapping[str, str] = {
     DELETE_NODE: "delete the node of a slice with a client that knows nothing of the launcher",
     KILL_LAUNCHER: "SIGKILL to the launcher, then the same command again",
     KILL_HEAD: "SIGKILL to every process of the run's Ray head",
+    FREEZE_HEAD: "SIGSTOP to every process of the run's Ray head",
 }
 LAST = "last"
 """As a worker: the host of the highest worker id."""
