@@ -138,7 +138,7 @@ def leave_ray_out(act: Act, endpoint: str) -> None:
     coordinator.start_head = lambda *_, **__: head
     coordinator.Head.token = "token"
     cluster.is_connected = lambda: True
-    HeadWatch.look = lambda _: None
+    coordinator.require_alive = HeadWatch.look = lambda _: None
 
     def gather(
         slices: Mapping[int, cluster.Expected],
