@@ -225,12 +225,17 @@ def require_alive(head: Head) -> None:
     after SILENCE_SECONDS when it is frozen.
     """
     try:
-        with contextlib.closing(Greeting(*head.gcs)) as greeting:
-            heard = greeting.came(SILENCE_SECONDS)
+        heard = greets(head)
     except OSError as error:
         raise HeadLost(gone(head, error)) from error
     if not heard:
         raise HeadLost(frozen(head))
+
+
+def greets(head: Head) -> bool:
+    """Whether what listens at the head's address is not frozen. Raises OSError if nothing does."""
+    with contextlib.closing(Greeting(*head.gcs)) as greeting:
+        return greeting.came(SILENCE_SECONDS)
 
 
 def gone(head: Head, error: OSError) -> str:
@@ -249,8 +254,12 @@ def answers(head: Head) -> bool:
 
 
 def is_up(head: Head) -> bool:
-    """Whether the head can be used again."""
-    return answers(head) and (given_head() is not None or bool(processes(head)))
+    """Whether the head can be used again; one that is still starting can."""
+    if given_head():
+        return answers(head)
+    with contextlib.suppress(OSError):
+        return greets(head) and bool(processes(head))
+    return bool(processes(head))
 
 
 def processes(head: Head) -> list[psutil.Process]:

@@ -128,7 +128,6 @@ def taken_up(
             session,
             head,
             lambda: slices.take_up(session, choice, record, fill, join_them),
-            lambda _: NOTHING,
         )
     except Refused as refused:
         session.tell("adopt", f"made anew: {refused}")
@@ -152,7 +151,7 @@ def join_again(
         return joining.join(
             session,
             choice,
-            on_record(session, choice, part),
+            hosts_on_record(session, choice, part),
             lambda: late.passed,
             lambda *_: "",
             session.interrupt.pause,
@@ -258,7 +257,8 @@ def salvaged(session: Session, head: Head, ask: Callable[[], Joined]) -> Joined:
         choice = partly.choice
         left = set(range(len(choice.nodes))) - partly.lost
         try:
-            came = joining.join_new(session, head, choice, on_record(session, choice, left), ())
+            new = hosts_on_record(session, choice, left)
+            came = joining.join_new(session, head, choice, new, ())
         except Refused:
             if session.apart and left - partly.kept:
                 slices.give_up(session, choice, partly.kept | partly.lost)
@@ -268,7 +268,7 @@ def salvaged(session: Session, head: Head, ask: Callable[[], Joined]) -> Joined:
         return renew(session, Joined(head, choice, dict(sorted(came.items()))), partly.lost)
 
 
-def on_record(
+def hosts_on_record(
     session: Session, choice: Choice, part: Collection[int] | None = None
 ) -> Mapping[int, cluster.Expected]:
     """The slices of a choice, or some of them, with the hosts that they have had last."""
@@ -294,7 +294,7 @@ def joiner(
     def meanwhile(choice: Choice, incarnation: str, creating: slices.Creating) -> Joined:
         incarnations = dict.fromkeys(choice.nodes, incarnation)
         new = joining.expected(choice, incarnations, broken if kept else None)
-        old = on_record(session, choice, set(range(len(choice.nodes))) - new.keys())
+        old = hosts_on_record(session, choice, set(range(len(choice.nodes))) - new.keys())
         hosts = {place: h for place, h in kept.hosts.items() if place[0] in old} if kept else {}
         hosts |= joining.join_new(session, head, choice, new, creating, old)
         return Joined(head, choice, dict(sorted(hosts.items())))
