@@ -97,8 +97,10 @@ def address(place: Place) -> Iterator[str]:
     """Of a Ray head."""
     head = start(place, HEAD, str(place.temp))
     assert head.stdout
-    yield json.loads(head.stdout.readline())
-    end(head)
+    try:
+        yield json.loads(head.stdout.readline())
+    finally:
+        end(head)
 
 
 def test_a_wish_to_stop_ends_the_wait_for_a_host_that_answers_nobody(
@@ -142,3 +144,4 @@ def end(head: subprocess.Popen[bytes]) -> None:
     for process in below:
         if process.is_running():
             process.kill()
+    psutil.wait_procs(below, 10)  # the next head may want the same ports
