@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
 from launcher import coordinator
 from launcher.coordinator import SILENCE_SECONDS, Head, HeadLost
 from launcher.deadline import Deadline
+from launcher.errors import LauncherError
 from launcher.greeting import Greeting
 
+RENEW_SECONDS = 60.0  # for a head to start
 SOON_SECONDS = 0.05  # for the greeting; on one machine it takes a few milliseconds
 
 
@@ -42,3 +49,30 @@ class HeadWatch:
         if self._asked:
             self._asked.close()
             self._asked = None
+
+
+@contextlib.contextmanager
+def renewing(head: Head) -> Iterator[list[str]]:
+    """While the block calls Ray, which waits for a head that dies for up to 205 s and hears nothing
+    meanwhile: another one takes its place, once. Gives why, if it happens.
+    """
+    over, watch, lost = threading.Event(), HeadWatch(head, 0.5), list[str]()
+
+    def care() -> None:
+        while not (lost or over.wait(0.1)):
+            try:
+                watch.look()
+            except HeadLost as error:
+                lost.append(str(error))
+        if lost:
+            with contextlib.suppress(LauncherError):  # then the block comes to nothing as well
+                coordinator.renew_head(head, RENEW_SECONDS, time.sleep)
+        watch.close()
+
+    thread = threading.Thread(target=care, daemon=True)
+    thread.start()
+    try:
+        yield lost
+    finally:
+        over.set()
+        thread.join()

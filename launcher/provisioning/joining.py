@@ -10,7 +10,7 @@ from types import MappingProxyType
 from launcher import cluster, coordinator
 from launcher.coordinator import Head, HeadLost
 from launcher.errors import ClusterError
-from launcher.head_watch import HeadWatch
+from launcher.head_watch import HeadWatch, renewing
 from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
 from launcher.plan import Choice
@@ -150,13 +150,19 @@ class Arrival:
 
 
 def be_driver(session: Session, head: Head, pause: Pause) -> None:
-    """Connect to the head as soon as it is there, unless this process is connected already."""
+    """Connect to the head as soon as it is there, unless this process is connected already.
+
+    Raises HeadLost when it dies meanwhile; another one has taken its place then.
+    """
     if cluster.is_connected():
         return
     session.screen.wait("Ray head starting")
     coordinator.wait_for_head(head, HEAD_SECONDS, pause)
-    cluster.connect(head)
+    with renewing(head) as lost:
+        cluster.connect(head)
     session.interrupt.install()  # Ray has put handlers of its own in place of ours
+    if lost:  # perhaps it was connected to before
+        raise HeadLost(lost[0])
 
 
 def phase_of(session: Session, creating: slices.Creating) -> str:

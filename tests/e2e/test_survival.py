@@ -443,11 +443,12 @@ def test_the_ray_head_dies_while_hosts_join(train: Place) -> None:
 @pytest.mark.stress
 @pytest.mark.parametrize("moment", range(12))
 def test_the_ray_head_dies_at_any_moment_before_the_start(train: Place, moment: int) -> None:
+    """That at which the launcher connects is one of them: Ray itself would try for 205 s."""
     process = train.start(*RUN, "workload.args.steps=5", "name=a")
     train.wait_for("a", "head")
     time.sleep(moment / 2)
     kill_head(train)
-    assert process.wait(200) == 0
+    assert process.wait(120) == 0
     assert train.result("a")["failures"] == 0
     assert created(train) == 1
     train.assert_clean()
