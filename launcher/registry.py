@@ -72,10 +72,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
+    """None for what is not there, or is torn. Raises ConfigError when it cannot be read."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, TypeError):
         return None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def run_path(name: str) -> Path:
@@ -104,7 +107,12 @@ def update(name: str, **fields: Any) -> None:
 
 
 def forget(name: str) -> None:
-    run_path(name).unlink(missing_ok=True)
+    """Raises ConfigError when the record cannot be removed."""
+    path = run_path(name)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be removed: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,45 @@
+"""Records that cannot be read, written or removed are told of; a run is not begun without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import registry
+from launcher.errors import ConfigError
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path))
+    return tmp_path
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "read": lambda: registry.record("a"),
+    "written": lambda: registry.write_record("a", {}),
+    "removed": lambda: registry.forget("a"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_folder_of_records_that_is_none_is_a_matter_of_configuration(
+    home: Path, call: str
+) -> None:
+    (home / "runs").write_text("")
+    with pytest.raises(ConfigError, match=rf"runs/a\.json cannot be {call}: (Not a dir|File ex)"):
+        CALLS[call]()
+
+
+@pytest.mark.parametrize("torn", ["", '{"name": ', "null", "7", "[1]"])
+def test_a_torn_record_is_none(home: Path, torn: str) -> None:
+    path = registry.run_path("a")
+    path.parent.mkdir()
+    path.write_text(torn)
+    assert registry.record("a") is None
+    assert registry.records() == []
+    registry.forget("a")
+    assert not path.exists()
