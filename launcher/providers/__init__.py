@@ -89,9 +89,18 @@ class Provider(Protocol):
         """The `TpuClient` of google-cloud-tpu behind it, for reads that a run does not need."""
 
     def create(
-        self, request: Request, deadlines: Deadlines, pause: Pause, watch: Watch = not_watched
+        self,
+        request: Request,
+        deadlines: Deadlines,
+        pause: Pause,
+        watch: Watch = not_watched,
+        *,
+        asked: bool = False,
     ) -> Sequence[Resource]:
-        """Create what is asked for, or adopt it, and wait until its nodes are READY: these."""
+        """Create what is asked for, or adopt it, and wait until its nodes are READY: these.
+
+        With `asked` it may have been asked for before: what is there is not asked for again.
+        """
 
     def get(self, name: str) -> Resource | None:
         """The resource, or None when the API says that there is none."""

@@ -12,7 +12,8 @@ import tenacity
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 
-from launcher.errors import ProvisioningError
+from launcher.errors import ProvisioningError, Reason
+from launcher.providers.reasons import POLICIES
 
 CALL_SECONDS = 60.0
 AWAY_SECONDS = 20.0  # how long a read waits for a service that is away
@@ -48,9 +49,16 @@ def read(method: Callable[..., Any], **arguments: Any) -> Any:
         return attempts(method, **arguments, timeout=CALL_SECONDS)
     except exceptions.GoogleAPICallError as error:
         call = ", ".join(value for value in arguments.values() if isinstance(value, str))
-        raise ProvisioningError(f"{call}: {type(error).__name__}: {error.message}") from error
+        words = f"{call}: {type(error).__name__}: {error.message}{hint(error)}"
+        raise ProvisioningError(words) from error
     except GoogleAuthError as error:
         raise ProvisioningError(f"{error}; {LOG_IN}") from error
+
+
+def hint(error: Exception) -> str:
+    """What to do about an error beside trying again; empty where there is nothing."""
+    forbidden = isinstance(error, exceptions.Forbidden)
+    return f"; {POLICIES[Reason.PERMISSION].hint}" if forbidden else ""
 
 
 def read_if_there(method: Callable[..., Any], **arguments: Any) -> Any:

@@ -26,6 +26,7 @@ from launcher.providers.calls import (
     TRANSIENT,
     TryAgain,
     code_of,
+    hint,
     is_done,
     read,
     read_if_there,
@@ -83,7 +84,13 @@ class GoogleProvider:
         self._on_close = on_close
 
     def create(
-        self, request: Request, deadlines: Deadlines, pause: Pause, watch: Watch = not_watched
+        self,
+        request: Request,
+        deadlines: Deadlines,
+        pause: Pause,
+        watch: Watch = not_watched,
+        *,
+        asked: bool = False,
     ) -> Sequence[Resource]:
         """Raises Refused with the server's own words, or naming a foreign owner."""
         attempts = tenacity.Retrying(
@@ -95,14 +102,16 @@ class GoogleProvider:
         )
         with told(request):
             try:
-                operation = attempts(self._submit, request, pause)
+                operation = attempts(self._submit, request, pause, asked)
             except FORBIDDEN as error:
                 first = attempts.statistics["attempt_number"] == 1
                 raise refusal(request, error, outright=first) from error
             return Wait(self, request, operation, deadlines, pause, watch).nodes()
 
-    def _submit(self, request: Request, pause: Pause) -> Any | None:
+    def _submit(self, request: Request, pause: Pause, asked: bool) -> Any | None:
         """The operation of one create call; None when it is there already and ours."""
+        if asked and self._is_there(request):
+            return None
         self._admit(pause)
         try:
             return self._call(request)
@@ -125,6 +134,14 @@ class GoogleProvider:
         call = {"parent": request.parent, "node_id": request.id}
         call["node"] = tpu_v2.Node(request.body)
         return self.client.create_node(request=call, timeout=CALL_SECONDS)
+
+    def _is_there(self, request: Request) -> bool:
+        """Whether this very request was carried out: another create call could be refused, such as
+        for a quota that counts what is there.
+        """
+        labels = {name: request.node["labels"][name] for name in (*OWNERSHIP, LABEL_ATTEMPT)}
+        found = self._look_at(request.name, labels)
+        return found is not None and found.state not in (State.DEAD, State.DELETING)
 
     def _existing(self, request: Request) -> Resource | None:
         """What stands in the way of a request: the same name, or a node of the same name."""
@@ -181,7 +198,7 @@ class GoogleProvider:
         try:
             attempts(self._delete_once, name, labels)
         except (TryAgain, exceptions.GoogleAPICallError, GoogleAuthError) as error:
-            raise ProvisioningError(f"{name} could not be deleted: {error}") from error
+            raise ProvisioningError(f"{name} could not be deleted: {error}{hint(error)}") from error
 
     def _delete_once(self, name: str, labels: Mapping[str, str]) -> None:
         found = self._look_at(name, labels)
@@ -197,7 +214,7 @@ class GoogleProvider:
         raise TryAgain("still being deleted")
 
     def _look_at(self, name: str, labels: Mapping[str, str]) -> Resource | None:
-        """What is to be deleted; None when it is gone, or when another has the name by now."""
+        """What has the name and these labels; None when it is gone, or another's by now."""
         try:
             found = self.get(name)
         except ProvisioningError as error:

@@ -161,7 +161,7 @@ class Holding:
         """Nothing of a probe outlives the run, unless another supervisor `keeps` what there is."""
         if self._end_probe(keeps=keeps) and self._joined and not keeps:
             with contextlib.suppress(ProvisioningError):  # it stays on record
-                slices.drop_others(self._session, self._joined.choice)
+                slices.drop_others(self._session, self._joined.choice, time.sleep)
 
     def recalled(self) -> str:
         """Why the attempt that runs is to end, for another one on more slices; "" if it is not."""

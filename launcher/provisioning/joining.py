@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
 
-from launcher import cluster, coordinator
+from launcher import cluster, coordinator, registry
 from launcher.coordinator import Head, HeadLost
 from launcher.errors import ClusterError
 from launcher.head_watch import HeadWatch, renewing
@@ -198,6 +198,7 @@ def join(
         console,
         joined,
     )
+    registry.update(session.spec.name, joined=True)
     session.screen.wait("")
     session.tell("cluster", f"{len(hosts)} of {total} hosts joined")
     return hosts

@@ -69,7 +69,7 @@ def made(session: Session, *, stays: bool) -> Iterator[Joined]:
     stays = stays or bool(record and record["stays"])
     was_up = bool(record and record["stays"])
     try:
-        joined = adopt(session, record, choice, stays) if record and choice else None
+        joined = adopt(session, record, choice) if record and choice else None
         if joined is None:
             was_up = False  # what is made now was not there before
             joined = create(session, stays=stays)
@@ -88,17 +88,15 @@ def made(session: Session, *, stays: bool) -> Iterator[Joined]:
         release(session)
 
 
-def adopt(
-    session: Session, record: Mapping[str, Any], choice: Choice, stays: bool
-) -> Joined | None:
+def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined | None:
     """The hosts that are up under this name, with new slices in the place of those that are not;
-    None when all must be made anew.
+    None when all must be made anew. What is only on its way up does not stay yet.
     """
     head = coordinator.find_head(record["head"])
     if head is None or not coordinator.is_up(head):
         return None
     renewed = {"supervisor": registry.this_process(), "folder": str(session.folder.path)}
-    registry.write_record(session.spec.name, {**record, **renewed, "stays": stays})
+    registry.write_record(session.spec.name, {**record, **renewed})
     states = slices.standing(session, choice)
     if slices.are_coming(states, record):
         return taken_up(session, record, head, choice)
@@ -107,7 +105,9 @@ def adopt(
         session.tell("adopt", "nothing of it is there any more: made anew")
         return None
     kept = set(range(len(choice.nodes))) - set(broken)
-    hosts = join_again(session, head, choice, JOIN_AGAIN_SECONDS, kept)
+    boots = slices.boots(record)
+    seconds = session.spec.cluster.join_timeout if boots else JOIN_AGAIN_SECONDS
+    hosts = join_again(session, head, choice, seconds, kept)
     if hosts is None:
         leave(session)
         return None
@@ -180,7 +180,7 @@ def join_head(
 
 def create(session: Session, *, stays: bool) -> Joined:
     """Everything new; leftovers of the same name are removed first."""
-    remove(session)
+    remove(session, session.interrupt.pause)
     head_id = SHARED_HEAD if stays else f"run-{session.spec.name}"
     registry.write_record(session.spec.name, slices.intent(session, head_id, False))
     choose_address = KINDS[session.spec.provider.kind].head_address

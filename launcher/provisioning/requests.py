@@ -22,6 +22,7 @@ TAG = "launcher"  # of VMs that may reach each other, where the coordinator is a
 AT_RUN_TIME = "<known when the coordinator is up>"
 FROM_NOW = "<time of the request> + "
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+NOT_SETTINGS = ("tpu", "queueing_policy", "queueingPolicy", "metadata")  # of a `Request`
 NODES, QUEUED_RESOURCES = "nodes", "queuedResources"  # the API's collections
 
 
@@ -70,6 +71,14 @@ class Request:
             return self.body
         node: Mapping[str, Any] = self.body["tpu"][self._specs][0]["node"]
         return node
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What it asks for that does not change afterwards: all but the metadata, which may tell of
+        one program or another, and how long it may wait.
+        """
+        whole = {k: v for k, v in self.body.items() if k not in NOT_SETTINGS} if self.queued else {}
+        return {**whole, **{k: v for k, v in self.node.items() if k not in NOT_SETTINGS}}
 
     @property
     def _specs(self) -> str:

@@ -8,6 +8,7 @@ the same command, `down` or `gc` finds it.
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import threading
 import time
@@ -33,6 +34,8 @@ WAITED_FOR: Mapping[State, str] = {
     State.PENDING: "comes up (cluster.provision_timeout)",
 }
 
+UNSET = "unset"  # of a setting
+
 Creating = Sequence[Future[None]]
 """The creations under way; each raises Refused if it comes to nothing."""
 Meanwhile = Callable[[Choice, str, Creating], T]
@@ -54,6 +57,7 @@ def recorded_choice(session: Session, record: Mapping[str, Any]) -> Choice | Non
         return None
     for choice in session.plan.choices:
         if record["offer"] == offer_of(choice) and (found := same(session, choice, record)):
+            require_same_settings(name, record, found)
             return found
     offer = record["offer"]
     what = f"{len(record['nodes'])} x {offer['accelerator_type']} {offer['capacity']}"
@@ -72,6 +76,27 @@ def same(session: Session, choice: Choice, record: Mapping[str, Any]) -> Choice 
     return part_of(session.spec, choice, nodes) if len(nodes) in mode.sizes else None
 
 
+def require_same_settings(name: str, record: Mapping[str, Any], choice: Choice) -> None:
+    """Raises ConfigError where what is on record was asked for with other settings: it has them
+    still, and would go on with them without a word.
+    """
+    now, then = settings_of(choice), record.get("settings")
+    if then is None or then == now:
+        return
+    changed = sorted(key for key in {*now, *then} if now.get(key) != then.get(key))
+    what = ", ".join(f"{k}: {then.get(k, UNSET)}, not {now.get(k, UNSET)}" for k in changed)
+    raise ConfigError(taken(name, f"with other settings than what is asked for ({what})"))
+
+
+def settings_of(choice: Choice) -> dict[str, Any]:
+    """Those that all slices of a choice share, by dotted keys, as a record holds them."""
+    found: dict[str, Any] = {}
+    for key, value in json.loads(json.dumps(choice.requests[0].settings)).items():
+        inner = value if isinstance(value, dict) else {"": value}
+        found |= {f"{key}.{name}".rstrip("."): each for name, each in inner.items()}
+    return found
+
+
 def taken(name: str, how: str) -> str:
     down = f"or `python -m launcher down {name}` first"
     return f"{name} is up {how}: choose another name=, {down}"
@@ -87,8 +112,10 @@ def intent(session: Session, head_id: str, stays: bool) -> dict[str, Any]:
         "stays": stays,
         "incarnations": {},  # of each node's hosts, by node id
         "attempt": None,  # what runs on the hosts: its number and key
+        "joined": False,  # whether all hosts of these have been in the cluster
         "asked_in": None,  # the attempt that the slices were first asked for
         "offer": None,  # what is being asked for, and what comes of it
+        "settings": None,  # of the requests: what must not change while it is up
         "nodes": [],
         "resources": [],
         "provider": provider_of(session),
@@ -180,11 +207,20 @@ def standing(session: Session, choice: Choice) -> Sequence[State | None]:
 
 
 def are_coming(states: Sequence[State | None], record: Mapping[str, Any]) -> bool:
-    """Whether slices that were asked for together are waited for, and nothing runs on them yet."""
+    """Whether slices that were asked for together are waited for, or boot, and nothing runs there.
+
+    Hosts that have not joined yet may only just have begun to boot; where the API cannot be asked,
+    their slices may be anywhere on the way.
+    """
     together = len(set(record["incarnations"].values())) == 1
-    waited = any(state in WAITED_FOR for state in states)
+    waited = boots(record) or any(state in WAITED_FOR for state in states)
     whole = all(state in WAITED_FOR or state is State.READY for state in states)
     return together and waited and whole and record["attempt"] is None
+
+
+def boots(record: Mapping[str, Any]) -> bool:
+    """Whether some of the hosts have never been in the cluster."""
+    return not record.get("joined", True)
 
 
 def not_usable(states: Sequence[State | None], record: Mapping[str, Any]) -> list[int]:
@@ -228,7 +264,10 @@ def obtain(
             raise ProvisioningError("given up, since another part of the run failed")
 
     with ThreadPoolExecutor(len(asked)) as pool:
-        creating = [pool.submit(create, session, choice, request, pause) for request in asked]
+        creating = [
+            pool.submit(create, session, choice, request, pause, request.name in before)
+            for request in asked
+        ]
         try:
             return meanwhile(choice, incarnation, creating)
         except Refused as refused:
@@ -293,8 +332,10 @@ def put_on_record(
         session.spec.name,
         incarnations={**others, **mine},
         attempt=None,
+        joined=not wanted and record.get("joined", True),
         asked_in=session.folder.attempt,
         offer=offer_of(choice),
+        settings=settings_of(choice),
         nodes=node_names(choice),
         resources=list(dict.fromkeys([*names, *record.get("resources", ())])),
         cost_per_hour_usd=choice.cost_per_hour_usd,
@@ -366,11 +407,14 @@ def remove(session: Session, unwanted: Sequence[Request], pause: Pause = time.sl
     delete(session, [name for request in unwanted for name in request.names], pause)
 
 
-def drop_others(session: Session, choice: Choice) -> None:
-    """Delete what is on record beside a choice: spare slices, and those of a probe."""
-    record = registry.record(session.spec.name)
+def drop_others(session: Session, choice: Choice, pause: Pause | None = None) -> None:
+    """Delete what is on record beside a choice: spare slices, and those of a probe.
+
+    Raises Interrupted, unless given another `pause`; what is left then is on record.
+    """
     mine = {name for request in choice.requests for name in request.names}
-    delete(session, [name for name in (record or {}).get("resources", ()) if name not in mine])
+    others = [name for name in on_record(session) if name not in mine]
+    delete(session, others, pause or session.interrupt.pause)
 
 
 def delete(session: Session, names: Sequence[str], pause: Pause = time.sleep) -> None:
@@ -397,7 +441,9 @@ def explained(session: Session, refused: Refused) -> Refused:
     return Refused(Reason.QUOTA, f"{refused}{held}") if dead else refused
 
 
-def create(session: Session, choice: Choice, request: Request, pause: Pause) -> None:
+def create(
+    session: Session, choice: Choice, request: Request, pause: Pause, is_on_record: bool
+) -> None:
     provider = session.provider.get()
     pause(0)
     session.folder.event("provisioning", node=request.name, endpoint=provider.endpoint)
@@ -408,7 +454,7 @@ def create(session: Session, choice: Choice, request: Request, pause: Pause) -> 
         if state in WAITED_FOR:
             session.screen.wait(f"{request.id} {WAITED_FOR[state]}: {word}")
 
-    for node in provider.create(request, deadlines, pause, watch):
+    for node in provider.create(request, deadlines, pause, watch, asked=is_on_record):
         short = node.name.rpartition("/")[2]
         session.tell("ready", f"{short} is READY on {provider.title}", node=node.name)
 

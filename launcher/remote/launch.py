@@ -144,7 +144,7 @@ def submit(verb: str, session: Session, manifest: Manifest | None) -> None:
     job = f"{name}-{secrets.token_hex(4)}"
     earlier = registry.record(name) or {}
     if earlier.get("resources"):  # of host0: a slice that is lost, or whose launcher was
-        removal.delete_resources(earlier, session.provider.get())
+        removal.delete_resources(earlier, session.provider.get(), session.interrupt.pause)
     intent = slices.intent(session, "", bool(earlier.get("stays")))
     budget = (earlier.get("remote") or {}).get("budget")
     remote = {"job": job, "verb": verb, "submitted": False, "budget": budget}

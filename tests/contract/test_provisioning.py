@@ -372,10 +372,11 @@ def launch(
     joins: bool = True,
     hold: float = 0.0,
     renewals: int = 0,
+    adopts: bool = False,
 ) -> Act:
     joined = f"cluster.join_timeout={PATIENCE if joins else 1}s"
     words = (*BASE, joined, f"cluster.zone={ZONES[0]}", f"name={name}", *SHAPES[shape])
-    return Act(verb, words, home, name, tuple(moments), joins, hold, renewals)
+    return Act(verb, words, home, name, tuple(moments), joins, hold, renewals, adopts=adopts)
 
 
 launches = st.builds(
@@ -388,6 +389,7 @@ launches = st.builds(
     st.sampled_from((True, True, True, False)),
     st.sampled_from((0.0, 0.0, 0.3)),
     st.sampled_from((0, 0, 0, 1)),
+    st.booleans(),
 )
 downs = st.builds(
     lambda name, home: Act("down", (name,), home, name),
@@ -439,6 +441,108 @@ def test_what_died_on_its_way_up_is_left_for_gc(world: World) -> None:
     assert world.ours()
     assert world.run(gc()) == [0]
     assert not world.ours()
+
+
+@pytest.mark.parametrize("deed", ["kill", "interrupt"])
+def test_what_was_taken_up_on_its_way_does_not_stay(world: World, deed: str) -> None:
+    """Whoever goes on waiting for what an `up` had asked for may die or be stopped as well."""
+    world.renew()
+    waits = {"fault": "queue-wait", "node": "x", "seconds": "30s", "count": 1}
+    first = launch("x", "queued", verb="up", moments=(looking("kill"),))
+    again = replace(first, moments=(looking("kill"),), adopts=True)
+    last = replace(again, moments=(looking(deed),))
+    with emulator.arm(world.endpoint, [waits], ()):
+        codes = [world.run(patient(act)) for act in (first, again, last)]
+    assert codes == [[-9], [-9], [-9 if deed == "kill" else 130]], world.screens()
+    assert world.screens().count("goes on waiting for") == 2
+    assert bool(world.ours()) is (deed == "kill")
+    assert world.run(gc()) == [0]
+    assert not world.ours()
+    assert not world.records("a")
+
+
+@pytest.mark.parametrize(("shape", "slow"), [("node", "slow-create"), ("queued", "queue-wait")])
+def test_what_is_taken_up_is_not_asked_for_again(world: World, shape: str, slow: str) -> None:
+    """A quota counts what is there already: to ask again could be refused, and cost the place."""
+    world.renew()
+    began = str(world.control("ledger")["written"])
+    waits = {"fault": slow, "node": "x*", "seconds": "3s", "count": 1}
+    with emulator.arm(world.endpoint, [waits], ()):
+        assert world.run(patient(launch("x", shape, moments=(looking("kill"),)))) == [-9]
+    full = {"fault": "call-error", "method": "Create[NQ]*", "code": "RESOURCE_EXHAUSTED"}
+    full |= {"node": "*", "message": "Quota limit 'TPUS' has been exceeded", "count": 99}
+    with emulator.arm(world.endpoint, [full], ()):
+        assert world.run(patient(launch("x", shape, adopts=True))) == [0], world.screens()
+    made = [r["name"] for r in world.control("ledger")["nodes"] if r["created"] >= began]
+    assert list(map(id_of, made)) == ["x-s0"]
+    assert not world.ours()
+
+
+def test_what_was_waited_for_is_kept_while_the_service_is_away(world: World) -> None:
+    world.renew()
+    began = str(world.control("ledger")["written"])
+    waits = {"fault": "queue-wait", "node": "x", "seconds": "6s", "count": 1}
+    with emulator.arm(world.endpoint, [waits], ()):
+        assert world.run(patient(launch("x", "queued", moments=(looking("kill"),)))) == [-9]
+    away = {"fault": "unavailable", "node": "*", "method": "*", "lasts": "3s"}
+    with emulator.arm(world.endpoint, [away], ()):  # longer than a look has patience
+        assert world.run(patient(launch("x", "queued", adopts=True))) == [0], world.screens()
+    ledger = world.control("ledger")["queued_resources"]
+    assert [id_of(r["name"]) for r in ledger if r["created"] >= began] == ["x"]
+    assert not world.ours()
+
+
+def test_ctrl_c_is_heeded_while_leftovers_are_deleted(world: World) -> None:
+    world.renew()
+    assert world.run(launch("x", "node", moments=(Moment("kill", call=2, after=True),))) == [-9]
+    (left,) = [row["name"] for row in world.ours()]
+    wait_until(lambda: world.ours()[0]["state"] == "READY")
+    world.control("fault", fault="set-state", node=left, state="DELETING")  # and stays so
+    stop = Moment("interrupt", call=3, after=True)
+    assert world.run(launch("x", "node", moments=(stop,))) == [130]
+    assert "SIGINT: ends processes, deletes slices; once more to leave at once" in world.screens()
+    mend(world, left)
+    assert world.run(gc()) == [0]
+    assert not world.ours()
+
+
+@pytest.mark.parametrize("shape", ["two nodes", "queued"])
+def test_hosts_that_boot_while_their_launcher_dies_are_waited_for(world: World, shape: str) -> None:
+    """They take minutes to install Ray; hosts that had joined before answer within seconds."""
+    world.renew()
+    began = str(world.control("ledger")["written"])
+    dies = Moment("kill", call=12, after=True)  # it looks at the slices that are READY
+    assert world.run(patient(launch("x", shape, moments=(dies,), hold=PATIENCE / 2))) == [-9]
+    assert {row["state"] for row in world.ours()} <= {*UP}
+    assert world.run(patient(launch("x", shape, hold=2.0, adopts=True))) == [0]
+    made = [r["name"] for r in world.control("ledger")["nodes"] if r["created"] >= began]
+    assert len(made) == len(set(made)), world.screens()
+    assert not world.ours()
+
+
+def test_what_is_up_with_other_settings_is_refused(world: World) -> None:
+    """It has its settings still, and would go on with them without a word."""
+    world.renew()
+    assert world.run(launch("x", "node", verb="up")) == [0]
+    other = replace(launch("x", "node"), adopts=True)
+    for word in ("cluster.labels.team=a", "cluster.runtime_version=v2-tpuv5", "cluster.tags=[a]"):
+        assert world.run(replace(other, words=(*other.words, word))) == [2]
+    assert "with other settings than what is asked for (labels.team: unset, not a)" in (
+        world.screens()
+    )
+    assert len(world.ours()) == 1
+    assert world.run(other) == [0]
+    assert "0 hosts up already" in world.screens()
+    assert world.run(Act("down", ("x",))) == [0]
+
+
+def looking(deed: str) -> Moment:
+    """At the fourth look at what waits."""
+    return Moment(deed, call=6, after=True)
+
+
+def patient(act: Act) -> Act:
+    return replace(act, words=(*act.words, *PATIENT))
 
 
 def test_what_is_up_is_not_for_gc(world: World) -> None:
