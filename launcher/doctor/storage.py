@@ -26,9 +26,7 @@ def bucket(context: Context) -> Iterator[Finding]:
     try:
         found = context.cloud.services.get(STORAGE, f"/storage/v1/b/{name}", CALL_SECONDS)
     except exceptions.NotFound:
-        create = f"gcloud storage buckets create gs://{name}"
-        place = f"--project={context.cloud.project} --location={regions[0]}"
-        yield problem(f"no bucket gs://{name}", f"{create} {place}")
+        yield problem(f"no bucket gs://{name}", creation(name, regions[0], context))
         return
     location = str(found["location"])
     far = [region for region in regions if not is_near(found, region)]
@@ -41,6 +39,16 @@ def bucket(context: Context) -> Iterator[Finding]:
         )
     else:
         yield ok(f"gs://{name} is in {location}, near the slices")
+
+
+def creation(name: str, region: str, context: Context) -> str:
+    """The command that makes a bucket; the emulator forgets its buckets when it ends."""
+    if context.cloud.emulated:
+        return f"while an emulator runs: python -m launcher.emulator bucket {name} {region}"
+    return (
+        f"gcloud storage buckets create gs://{name} --project={context.cloud.project}"
+        f" --location={region}"
+    )
 
 
 def is_near(bucket: Mapping[str, Any], region: str) -> bool:

@@ -314,10 +314,18 @@ def test_the_bucket_and_its_region(desk: Desk) -> None:
     absent = found("absent")
     assert absent.outcome is Outcome.PROBLEM
     assert absent.mend == (
-        f"gcloud storage buckets create gs://absent --project={desk.project} --location=us-east5",
+        "while an emulator runs: python -m launcher.emulator bucket absent us-east5",
     )
     with pytest.raises(Skip):
         desk.look(storage.bucket, zone)
+
+
+def test_a_bucket_of_google_is_made_with_gcloud(tmp_path: Path) -> None:
+    spec = compose(["name=t", "provider=google", "provider.project=p-1"], cwd=tmp_path)
+    plan = make_plan(spec, Identity("me", "m", "p-1"))
+    with contextlib.closing(Cloud(spec.provider)) as cloud:
+        made = storage.creation("b", "us-east5", Context(tmp_path, "me", (spec, plan, cloud)))
+    assert made == "gcloud storage buckets create gs://b --project=p-1 --location=us-east5"
 
 
 def test_objects_of_the_bucket(desk: Desk) -> None:
