@@ -89,6 +89,9 @@ class Jobs:
         except AuthenticationError as error:
             hint = "give it the cluster's token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             raise ClusterError(f"the Ray dashboard at {self._url} wants a token: {hint}") from error
+        except ConnectionError as error:
+            hint = "its address is the one that `up` and `status NAME` tell"
+            raise ClusterError(f"no Ray dashboard answers at {self._url}; {hint}") from error
         except (RuntimeError, OSError, requests.RequestException) as error:
             text = str(error).strip().splitlines() or [type(error).__name__]
             raise ClusterError(f"the Ray dashboard at {self._url}: {text[0][:500]}") from error

@@ -6,6 +6,7 @@ import importlib
 import json
 import pkgutil
 import re
+import socket
 import threading
 import zipfile
 from dataclasses import replace
@@ -482,6 +483,13 @@ def test_the_state_of_a_job_that_nobody_knows_or_may_see() -> None:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_port_that_is_no_dashboards_is_told_with_where_the_address_stands() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ClusterError, match=rf"answers at http://127\.0\.0\.1:{port}; .* `up` and"):
+        Jobs(Dashboard(f"http://127.0.0.1:{port}", ""))
 
 
 # --- what is known without a call
