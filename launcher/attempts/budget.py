@@ -18,6 +18,7 @@ from launcher.judging.outcome import Budget as Limit
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict
 from launcher.spec import Retry
+from launcher.words import counted
 
 
 @dataclass(slots=True)
@@ -76,7 +77,8 @@ class Budget:
         }
         for budget, limit in limits.items():
             if self.spent[budget] > limit:
-                return f"{self.spent[budget]} {budget}, retry.max_{budget} is {limit}"
+                spent = counted(self.spent[budget], budget.removesuffix("s"))
+                return f"{spent}, retry.max_{budget} is {limit}"
         return None
 
     def restore(self, found: Mapping[str, Any]) -> None:

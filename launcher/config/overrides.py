@@ -152,7 +152,11 @@ def _is_number(text: str) -> bool:
 def _parse_one(typed: str, folders: Folders) -> Override | Problem:
     mark, key, text = _split(typed)
     if not key or (text is None and mark != "~"):
-        return Problem("not an override", where=typed, hint="write key=value")
+        return Problem(
+            "not an override",
+            where=typed,
+            hint="write key=value; `python -m launcher --help` lists the verbs",
+        )
     try:
         parsed = _read(f"x={text}" if text is not None and _open_map(key) else typed)
     except ValueError:

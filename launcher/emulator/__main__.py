@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         given.run(given)
     except LauncherError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"emulator: {type(error).__name__}\n{error}", file=sys.stderr)
         return error.exit_code
     return 0
 

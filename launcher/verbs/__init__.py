@@ -119,7 +119,8 @@ def take_apart(verb: str, words: Sequence[str]) -> Arguments:
     """The words behind a verb. Raises ConfigError for flags and words that it does not take."""
     found, unknown = _parser(verb).parse_known_intermixed_args(words)
     if unknown:
-        raise ConfigError([Problem(f"{verb} does not take {' '.join(unknown)}", hint=_known(verb))])
+        hint = _of_run(verb, unknown) or _known(verb)
+        raise ConfigError([Problem(f"{verb} does not take {' '.join(unknown)}", hint=hint)])
     given = vars(found)
     takes, rest = VERBS[verb].takes, given["words"]
     if problems := [problem for word in rest for problem in _WORD_CHECKS[takes](verb, word)]:
@@ -175,6 +176,14 @@ def _parser(verb: str) -> _Parser:
 def _known(verb: str) -> str:
     spelled = [f"{FLAGS[name].short} {name}".strip() for name in VERBS[verb].flags]
     return f"{verb} takes {VERBS[verb].takes.value} and the flags {', '.join(spelled) or 'none'}"
+
+
+def _of_run(verb: str, words: Sequence[str]) -> str:
+    """Where the flags of Hydra go that were given to a verb which does without them."""
+    spelled = {word for name in _OF_HYDRA for word in (name, FLAGS[name].short) if word}
+    if VERBS[verb].takes is not Takes.OVERRIDES or not spelled & {w.split("=")[0] for w in words}:
+        return ""
+    return f"`launcher -m --cfg job …` prints each trial's configuration; {_known(verb)}"
 
 
 def _override_problems(verb: str, word: str) -> list[Problem]:

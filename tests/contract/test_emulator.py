@@ -617,7 +617,9 @@ def test_command_line(cloud: Cloud) -> None:
     assert (bad.returncode, "after: '3' is no duration" in bad.stderr) == (2, True)
     unknown = run("fault", "preempt", "nobody")
     assert unknown.returncode == 2
-    assert "there are:" in unknown.stderr
+    assert unknown.stderr.startswith(
+        "emulator: ConfigError\n  • no nodes are named 'nobody'; there are:"
+    )
     assert "cli" in unknown.stderr
     assert run("fault", "explode", "cli").returncode == 2
     ledger = json.loads(run("ledger").stdout)

@@ -46,6 +46,11 @@ def test_the_budgets_are_apart() -> None:
     assert dict(budget.total) == {"preemptions": 3, "failures": 1}
 
 
+def test_one_failure_is_told_in_the_singular() -> None:
+    _, (stop,) = charged(replace(RETRY, max_failures=0), (FAILED, None))
+    assert stop == "1 failure, retry.max_failures is 0"
+
+
 def test_progress_fills_both_again() -> None:
     attempts = [(LOST, step) for step in range(10, 60, 10)]
     budget, stops = charged(RETRY, *attempts)

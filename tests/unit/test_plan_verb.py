@@ -59,7 +59,7 @@ def test_each_choice_in_order_with_its_price(show: Show) -> None:
     assert "tried in this order" in told[1]
     assert told[2] == (
         "  1. v6e-16 spot in us-central1-b: 4 hosts, 16 chips, 8.71 USD/h"
-        " (list price of 2026, skypilot-catalog v8 (006059e)), 104.49 USD for 12h"
+        " (list price of 2026, skypilot-catalog v8 at 006059e), 104.49 USD for 12h"
     )
     assert told[4] == (
         "  3. v6e-16 spot in us-east5-a: 4 hosts, 16 chips, 19.44 USD/h, 233.28 USD for 12h"

@@ -54,7 +54,7 @@ def test_what_is_not_known_is_not_guessed(name: str, capacity: str, zone: str) -
 
 def test_a_price_is_told_with_its_date_and_source() -> None:
     told = describe(lookup("v6e-16"), "on-demand", "us-east5-b", 1)
-    assert told == "43.20 USD/h (list price of 2026, skypilot-catalog v8 (006059e))"
+    assert told == "43.20 USD/h (list price of 2026, skypilot-catalog v8 at 006059e)"
 
 
 def test_the_default_machine_of_the_coordinator_has_a_price() -> None:
