@@ -26,6 +26,7 @@ Overrides:  cluster=v6e-16  mode=jax  workload=basic  workload.script=train.py  
             name=my-run  keep=true  provider=google provider.project=my-project
 Sweeps:     -m workload.args.lr=0.1,0.2  sweep.per_trial='{chips: 2}'  (docs/sweeps.md)
 Hydra:      -m  --cfg job  --info  --config-dir DIR  --shell-completion (tab completion)
+Also:       --help  --version
 Exit codes: 0 succeeded, 1 fault of launcher, 2 configuration, 3 provisioning, 4 cluster,
             5 workload failed, 6 preemption budget spent, 130 interrupted
 """
@@ -51,6 +52,11 @@ def dispatch(words: list[str]) -> int:
     verb = words.pop(0) if words and words[0] in VERBS else "run"
     if {"-h", "--help"} & set(words):
         print(USAGE, end="")
+        return 0
+    if words == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"launcher {version('launcher')}")
         return 0
     arguments = take_apart(verb, words)
     if arguments.hydra:

@@ -49,6 +49,8 @@ def gc(arguments: Arguments) -> int:
         if not dead and not heads and not strays:
             print("nothing is left by dead runs of this machine")
         elif "--yes" not in arguments.flags:
+            if dead:
+                print("to go on with a run of these, give its own command again")
             print("delete all of it with: python -m launcher gc --yes")
         else:
             for head in heads:

@@ -15,6 +15,8 @@ from launcher.sweep import folder as folders
 from launcher.sweep import table
 from launcher.verbs import Arguments
 
+LEFT = "without a launcher: its own command goes on with it, gc deletes it"
+
 
 def status(arguments: Arguments) -> int:
     names = arguments.names or known_names()
@@ -130,7 +132,7 @@ def phase_of(
         return phase(events) if registry.is_alive(supervisor) else "gone"
     if record.get("remote") or registry.is_alive(record["supervisor"]):
         return phase(events) if not (record.get("remote") or {}).get("ended") else "up"
-    return "up" if record["stays"] else "left behind (see gc)"
+    return "up" if record["stays"] else LEFT
 
 
 def goes_on(record: Mapping[str, Any] | None) -> bool:

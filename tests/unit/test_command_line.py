@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,10 @@ Leave = Callable[[str], tuple[int, str, str]]
 def test_every_verb_is_there() -> None:
     assert all(callable(find(verb)) for verb in VERBS)
     assert all(verb in USAGE for verb in VERBS)
+
+
+def test_its_version_is_that_of_the_package(leave: Leave) -> None:
+    assert leave("--version") == (0, f"launcher {version('launcher')}\n", "")
 
 
 def test_a_command_line_taken_apart() -> None:
