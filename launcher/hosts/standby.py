@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from launcher.hosts.ahead import is_later
+from launcher.hosts.descendants import KILL_SECONDS
 
 PROGRAM = Path(__file__).with_name("ahead.py").read_text()  # travels with this module
 SIGKILLED = -9
@@ -48,7 +49,8 @@ class Standby:
     def end(self) -> None:
         self.channel.close()
         self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
+            self.process.wait(KILL_SECONDS)
 
 
 class Standbys:
@@ -91,9 +93,9 @@ class Standbys:
         """Have one for what comes after this program, if it is Python. Raises OSError."""
         if not (target := target_of(argv)):
             return
-        self._install()
         ours, its = socket.socketpair()
         with its, tempfile.TemporaryFile() as said, self.lock:
+            self._install()
             process = subprocess.Popen(
                 [argv[0], str(self.file), str(its.fileno()), *target],
                 cwd=folder,
@@ -106,16 +108,18 @@ class Standbys:
             )
             earlier = self.waiting.pop(index, None)
             self.waiting[index] = Standby(process, ours, what_fits(argv, env, folder))
-        if earlier:
-            self._end(earlier)
+            if earlier:
+                self._end(earlier)
 
     def _install(self) -> None:
+        """Whole or not at all: other agents of this host may do the same."""
         if not self.file.exists():
             own = self.file.with_suffix(f".{os.getpid()}")
             own.write_text(PROGRAM)
             own.replace(self.file)
 
     def _end(self, standby: Standby) -> None:
+        """With the lock."""
         self.killed += standby.process.poll() == SIGKILLED
         standby.end()
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -213,6 +214,22 @@ def test_those_that_nobody_wants_end(place: Place, monkeypatch: pytest.MonkeyPat
     waiting = place.prepare("train.py")
     place.standbys.rest()
     wait_until(lambda: not psutil.pid_exists(waiting))
+
+
+def test_the_processes_of_a_host_prepare_at_the_same_time(place: Place) -> None:
+    place.write("train.py", "import package\n")
+    for _ in range(4):
+        place.standbys.file.unlink(missing_ok=True)
+        with ThreadPoolExecutor(8) as pool:
+            made = [
+                pool.submit(
+                    place.standbys.prepare, index, [PYTHON, "train.py"], place.env, place.code
+                )
+                for index in range(8)
+            ]
+        assert [each.exception() for each in made] == [None] * 8
+        assert len(place.standbys.pids()) == 8
+        wait_until(lambda: all(map(is_waiting, place.standbys.pids())))
 
 
 def test_programs_that_are_not_pythons_have_none() -> None:
