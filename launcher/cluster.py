@@ -8,7 +8,9 @@ between a join and the use of the host.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import pkgutil
 import platform
 import sys
 from collections import Counter
@@ -17,25 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher import coordinator, raynode
+from launcher import hosts as package
 from launcher.coordinator import Head
 from launcher.errors import ClusterError, SliceLost
-from launcher.hosts import (
-    agent,
-    ahead,
-    archive,
-    descendants,
-    journal,
-    link,
-    member,
-    notices,
-    processes,
-    pulse,
-    recorder,
-    stacks,
-    standby,
-    tpu_env,
-    watch,
-)
+from launcher.hosts import agent, tpu_env
 from launcher.hosts.member import Place
 from launcher.words import counted
 
@@ -44,22 +31,9 @@ NAMESPACE = "launcher"
 SLICE, WORKER, POD = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"
 KILL_SECONDS = 2.0  # for an agent that is not needed to be gone
 # What Ray ships to the hosts by value: they have no launcher installed.
-ON_HOSTS = (
-    agent,
-    ahead,
-    archive,
-    descendants,
-    journal,
-    link,
-    member,
-    notices,
-    processes,
-    pulse,
-    recorder,
-    stacks,
-    standby,
-    tpu_env,
-    watch,
+ON_HOSTS = tuple(
+    importlib.import_module(f"{package.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(package.__path__)
 )
 
 
@@ -154,12 +128,10 @@ def gather(
     console: Callable[[str, int], str],
     joined: Callable[[Place], None],
 ) -> dict[Place, Host]:
-    """Every host of every slice, or ClusterError that names the missing and shows their consoles.
+    """Every host of every slice, as soon as all have joined; `slices` are by their numbers.
 
-    `slices` are by slice number. `is_late` says that the deadline has
-    passed, `pause` may raise to end the wait, `joined` is told of each host.
+    An agent is asked for at each place. See `answered` for the rest.
     """
-
     agents = {
         (index, worker): ask(expected.node, worker, expected.incarnation)
         for index, expected in slices.items()
@@ -176,6 +148,13 @@ def answered(
     console: Callable[[str, int], str],
     joined: Callable[[Place], None],
 ) -> dict[Place, Host]:
+    """The hosts of these agents, once all of them have said who they are.
+
+    `is_late` says that the deadline has passed, `pause` may raise to end the wait, `joined` is told
+    of each host; `console` gives the log of a node's worker. Whatever ends the wait ends the agents
+    that have not answered. Raises ClusterError that names the missing and shows their consoles, or
+    says which hosts are not what they should be; SliceLost for one that died.
+    """
     import ray
 
     told = {place: slices[place[0]].told(place[1]) for place in agents}
