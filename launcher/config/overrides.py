@@ -71,8 +71,11 @@ def as_hydra(typed: Sequence[str]) -> list[str]:
     """The same overrides in the form that Hydra itself accepts, and hands to the trials of a sweep.
 
     Keys get `++` so that Hydra lets them pass to our own checks. What a process gets as text is
-    quoted where Hydra would make a number of it.
+    quoted where Hydra would make a number of it. Raises ConfigError for a map or list with values
+    of a sweep in it: there is no such form.
     """
+    if problems := [problem for override in typed if (problem := _inner_sweep(override))]:
+        raise ConfigError(problems)
     return [_one_for_hydra(override) for override in typed]
 
 
@@ -165,10 +168,37 @@ def _parse_one(typed: str, folders: Folders) -> Override | Problem:
         as_list = "" if "(" in (text or "") else f"a list is {mark + key}=[{text}]; "
         hint = f"-m runs a trial for each; {as_list}for one text {_mend(mark + key, text or '')}"
         return Problem("several values in a single run", key, typed, hint)
+    if problem := _inner_sweep(typed):
+        return problem
     kind = _kind(mark, key, parsed, folders)
     return Override(
         typed, kind, _path(key), parsed.value(), (text or "").strip(), _elements(text, parsed)
     )
+
+
+def _inner_sweep(typed: str) -> Problem | None:
+    """What is wrong with `sweep.params={lr: interval(0,1)}`: Hydra's grammar has it, and no config
+    can hold it.
+    """
+    key, text = _split(typed)[1:]
+    if not (text or "").lstrip().startswith(("{", "[")):
+        return None
+    try:
+        value = _read(f"x={text}").value()
+    except ValueError:
+        return None  # told elsewhere
+    if not _holds_sweep(value):
+        return None
+    hint = f"""quote each within it: {shlex.quote(key + '={a: "choice(1,2)"}')}"""
+    return Problem("values of a sweep in a map or list", key, typed, hint)
+
+
+def _holds_sweep(value: Any) -> bool:
+    from hydra.core.override_parser.types import Glob, Sweep
+
+    if isinstance(value, dict | list):
+        return any(map(_holds_sweep, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, Sweep | Glob)
 
 
 def _split(typed: str) -> tuple[str, str, str | None]:

@@ -112,6 +112,10 @@ def test_a_command_line_taken_apart() -> None:
         ("-m sweep.metric=width workload.args.x=1,2", "sweep.mode=min, or max"),
         ("-m sweep.name=A workload.args.x=1,2", "for instance sweep.name=a"),
         ("-m workload.args.x=interval(0,1)", "workload.args.x: an interval has no grid"),
+        ("-m sweep.params={x:interval(0,1)}", "quote each within it"),
+        ("-m hydra/sweeper=tune sweep.params={x:interval(0,1)}", "quote each within it"),
+        ("-m hydra/sweeper=tune mode.slices=[choice(1,2)]", "mode.slices: values of a sweep in"),
+        ("sweep.params={x:glob(a*)}", "sweep.params: values of a sweep in a map or list"),
     ],
 )
 def test_what_is_wrong_is_told_with_exit_code_2(
