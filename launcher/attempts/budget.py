@@ -68,12 +68,12 @@ class Budget:
         if limit is None or len(self.failed_steps) < limit:
             return None
         where = "before the first step" if step is None else f"at step {step}"
-        return f"failed {limit} times {where} (retry.same_step_limit)"
+        return f"failed {counted(limit, 'time')} {where} (retry.same_step_limit)"
 
     def _spent(self) -> str | None:
         limits = {
-            "preemptions": self.retry.max_preemptions,
-            "failures": self.retry.max_failures,
+            Limit.PREEMPTIONS: self.retry.max_preemptions,
+            Limit.FAILURES: self.retry.max_failures,
         }
         for budget, limit in limits.items():
             if self.spent[budget] > limit:

@@ -13,9 +13,10 @@ from typing import Any
 from launcher import registry
 from launcher.attempts.timeline import PHASES
 from launcher.record import read_lines
+from launcher.words import counted
 
 BAR = 40  # characters
-BUDGETS = ("preemptions", "failures")
+BUDGETS = ("preemption", "failure")
 Point = tuple[float, int]  # seconds since the run began, step
 
 
@@ -75,17 +76,13 @@ def _facts(result: Mapping[str, Any], seconds: Mapping[str, float]) -> Iterator[
     if result:
         cost = result.get("cost_usd")
         yield "cost", "unknown: no list price" if cost is None else f"{cost:.2f} USD"
-        yield "charged", ", ".join(_counted(result[name], name) for name in BUDGETS)
+        yield "charged", ", ".join(counted(result[f"{each}s"], each) for each in BUDGETS)
     if result.get("final_step") is not None:
         yield "final step", str(result["final_step"])
     if resumed := result.get("resumed_from"):
         yield "resumed from", ", ".join("?" if step is None else str(step) for step in resumed)
     if failure := result.get("first_failure"):
         yield "first failure", f"{failure['member']}: {failure['reason']}"
-
-
-def _counted(number: int, nouns: str) -> str:
-    return f"{number} {nouns.removesuffix('s') if number == 1 else nouns}"
 
 
 def _attempts(folder: Path) -> Iterator[Attempt]:

@@ -13,6 +13,7 @@ from launcher.reports.html import HEIGHT, LINES, MARGIN, WIDTH, document, table_
 from launcher.sweep import folder as folders
 from launcher.sweep import table
 from launcher.sweep.scores import Goal
+from launcher.words import counted
 
 Row = Mapping[str, Any]
 GOOD, BAD = (47, 133, 90), (197, 48, 48)  # the colours of the best and the worst
@@ -22,7 +23,7 @@ LEFT, RIGHT, TOP, LOW = MARGIN, WIDTH - 2 * MARGIN, 24, HEIGHT - 24  # room for 
 def text(path: Path, found: Mapping[str, Any]) -> str:
     """For a terminal."""
     goal, rows = folders.goal_of(found), found["trials"]
-    lines = [f"{path.name}: {_status(path)}, {len(rows)} trials", table.text(rows, goal)]
+    lines = [f"{path.name}: {_status(path)}, {counted(len(rows), 'trial')}", table.text(rows, goal)]
     if found["best"] and goal:
         lines.append(f"best by {goal.metric} ({goal.mode}): {found['best']}")
     lines += [table.told_steps(rows), f"all of it: {path}"]

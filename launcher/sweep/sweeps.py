@@ -30,6 +30,7 @@ from launcher.sweep.spent import Spent
 from launcher.sweep.trial_run import Runner
 from launcher.sweep.trials import Group, Trial
 from launcher.verbs.loading import scan
+from launcher.words import counted
 
 HERE = "here"
 Make = Callable[[Suggestion], Entry]
@@ -205,10 +206,9 @@ class Sweep:
         session.tell("trials", f"{self.board.counts()}; {session.folder.shown}")
         ended = [entry for entry in entries if entry.ended and entry.code]
         if other := [entry for entry in ended if entry.code != self.code(entry.trial).digest()]:
-            text = (
-                f"{len(other)} trials have run other code than there is now; they stay as they are"
-            )
-            session.tell("code", f"{text}: another sweep.name begins anew")
+            text = f"other code than there is now has run in {counted(len(other), 'trial')}"
+            hint = "another sweep.name begins anew"
+            session.tell("code", f"{text}, and is not run again: {hint}")
 
     def _drive(self, driver: Driver) -> None:
         self.screen.attach(self.board)

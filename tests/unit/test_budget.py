@@ -46,9 +46,11 @@ def test_the_budgets_are_apart() -> None:
     assert dict(budget.total) == {"preemptions": 3, "failures": 1}
 
 
-def test_one_failure_is_told_in_the_singular() -> None:
-    _, (stop,) = charged(replace(RETRY, max_failures=0), (FAILED, None))
-    assert stop == "1 failure, retry.max_failures is 0"
+def test_one_is_one() -> None:
+    _, stops = charged(replace(RETRY, max_failures=0), (FAILED, None))
+    assert stops == ["1 failure, retry.max_failures is 0"]
+    _, stops = charged(replace(RETRY, same_step_limit=1), (FAILED, 7))
+    assert stops == ["failed 1 time at step 7 (retry.same_step_limit)"]
 
 
 def test_progress_fills_both_again() -> None:
