@@ -193,7 +193,10 @@ def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], s
 def alive_on(
     session: Session, joined: Joined, attempt: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """The attempt, if every host still has it: its processes, or the news of how they ended."""
+    """The attempt, if every host still has it: its processes, or the news of how they ended.
+
+    `until` is when the last of them ended, or now; in seconds since 1970.
+    """
     try:
         states = fanout.ask(
             joined.hosts, lambda host: host.agent.state.remote(), session.interrupt.pause
@@ -201,8 +204,11 @@ def alive_on(
     except fanout.HostsLost:
         return None
     key = attempt["key"]
-    whole = [state.get("key") == key and not state["gone"] for state in states.values()]
-    return attempt if all(whole) else None
+    if not all(state.get("key") == key and not state["gone"] for state in states.values()):
+        return None
+    ends = [end["time"] for state in states.values() for end in state["exits"].values()]
+    is_over = not any(state["running"] for state in states.values())
+    return {**attempt, "until": max(ends) if is_over else time.time()}
 
 
 def run_gang(

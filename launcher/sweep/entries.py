@@ -39,9 +39,10 @@ class Entry:
     """One trial: `origin` is what a searcher chose for it, `suggested` what it has of it now.
 
     `values` are the last numbers it reported, `step` and `iterations` how far it is, `heard` is the
-    last step of each metric. `wanted` is the place where processes of it may still run. `since` is
-    when it began to run, by the monotonic clock; `ran` are the seconds of before. `not_before`
-    likewise keeps it waiting.
+    last step of each metric. `wanted` is the place where processes of it may still run, `known_at`
+    when an earlier launcher heard of them last, in seconds since 1970, or 0. `since` is when it
+    began to run, by the monotonic clock; `ran` are the seconds of before. `not_before` likewise
+    keeps it waiting.
     """
 
     trial: Trial
@@ -51,6 +52,7 @@ class Entry:
     status: Status = Status.WAITING
     place: str = ""
     wanted: str = ""
+    known_at: float = 0.0
     values: dict[str, float] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
     heard: dict[str, int] = field(default_factory=dict)
@@ -64,7 +66,6 @@ class Entry:
     message: str = ""
     code: str = ""  # the digest of what it ran last
     begun: bool = False  # an earlier invocation has left something of it
-    skipped: bool = False  # … where it ended
     told: Status = Status.WAITING  # the last that the screen has said of it
 
     @property
@@ -145,19 +146,23 @@ def restored(trial: Trial, number: int, folder: Path, *, retry_failed: bool) -> 
     entry.wanted = running.get("place", "")
     found = result or registry.read_json(own / STANDING) or {}
     entry.begun = bool(found or running)
-    entry.ran = found.get("ran", 0.0) + (unsaid(own) if running else 0.0)
+    entry.ran = found.get("ran", 0.0)
+    if running:
+        began = changed_at(own / STANDING)
+        entry.known_at = max(began, changed_at(own / METRICS))
+        entry.ran += entry.known_at - began
     entry.attempts, entry.code = found.get("attempts", 0), found.get("code", "")
     if result and (result["status"] in _STATUS or not retry_failed):
         entry.status = _STATUS.get(result["status"], Status.FAILED)
-        entry.place, entry.skipped = result.get("place", ""), True
+        entry.place = result.get("place", "")
         entry.exit_code, entry.message = result["exit_code"], result["message"]
     return entry
 
 
-def unsaid(own: Path) -> float:
-    """Seconds that a trial ran for a launcher that was killed: from its start to its last line."""
+def changed_at(file: Path) -> float:
+    """In seconds since 1970; 0 where there is none."""
     try:
-        return max(0.0, (own / METRICS).stat().st_mtime - (own / STANDING).stat().st_mtime)
+        return file.stat().st_mtime
     except FileNotFoundError:
         return 0.0
 

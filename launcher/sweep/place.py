@@ -16,6 +16,7 @@ from launcher.spec import Spec
 from launcher.sweep.desk import Stopped
 from launcher.sweep.layout import Part, choice_of
 
+TAKES_PLACE = (Repair.SLICES, Repair.ZONE)  # after which the slices are others
 OPEN_SECONDS = 120.0  # for the agents of a part to start, on a host that is busy
 
 Lost = Callable[[frozenset[int]], None]
@@ -110,7 +111,7 @@ class Hold:
         return ""  # a place does not grow
 
     def damaged(self, verdict: Verdict) -> None:
-        if verdict.repair in (Repair.SLICES, Repair.ZONE):
+        if verdict.repair in TAKES_PLACE:
             self._place.give_up()
 
 

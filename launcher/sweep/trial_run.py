@@ -30,7 +30,7 @@ from launcher.session import Session
 from launcher.sweep.checkpoints import take_over
 from launcher.sweep.desk import Desk, Stop, Stopped
 from launcher.sweep.entries import ATTEMPT, STANDING, Entry, Status, plain
-from launcher.sweep.place import Hold, Place
+from launcher.sweep.place import TAKES_PLACE, Hold, Place
 from launcher.sweep.protocol import Exploit
 from launcher.sweep.trials import Trial
 
@@ -95,11 +95,8 @@ class Runner:
 
     @contextlib.contextmanager
     def _opened(self, entry: Entry, place: Place, stop: Stop) -> Iterator[Session]:
-        path, spec, shared = (
-            self.session.folder.path / entry.trial.id,
-            entry.trial.spec,
-            self.session,
-        )
+        spec, shared = entry.trial.spec, self.session
+        path = shared.folder.path / entry.trial.id
         if (path / "result.json").exists():  # it is retried: what it has spent counts no more
             (path / ACCOUNT).unlink(missing_ok=True)
         with run_folder(path) as folder:
@@ -127,6 +124,7 @@ class Runner:
         ended: Verdict | LauncherError
         hold = Hold(place, session.spec)
         try:
+            self._count_unwatched(session, entry, hold)
             ended = supervise.one_attempt(session, code, account, hold)
         except (ConfigError, Superseded):
             raise  # no trial's own: what it runs cannot be put on record, or is another launcher's
@@ -146,6 +144,14 @@ class Runner:
         if isinstance(ended, Stopped) and ended.exploit:
             ended = self._exploited(session, entry, ended.exploit)
         return conclude(session, entry, account, ended)
+
+    def _count_unwatched(self, session: Session, entry: Entry, hold: Hold) -> None:
+        """The time in which no launcher heard of processes that went on by themselves."""
+        attempt = session.under_way.read() if entry.known_at else None
+        if attempt and (found := supervise.alive_on(session, hold.ready(), attempt)):
+            entry.ran += max(0.0, found["until"] - entry.known_at)
+            session.folder.write(STANDING, _standing(entry))
+        entry.known_at = 0.0
 
     def _exploited(self, session: Session, entry: Entry, exploit: Exploit) -> LauncherError:
         """The trial, whose processes have ended, gets the checkpoints and values of another."""
@@ -181,9 +187,8 @@ def _again(
     session: Session, entry: Entry, account: Account, ended: Verdict
 ) -> tuple[Status, float]:
     """It waits for a place; longer each time without progress, unless its place was taken away."""
-    retry, tries = session.spec.retry, account.budget.fruitless
-    lost = ended.repair.name in ("SLICES", "ZONE")
-    seconds = 0.0 if lost else min(retry.backoff * 2 ** max(0, tries - 1), 60 * retry.backoff)
+    longer = min(2 ** (account.budget.fruitless - 1), 60)
+    seconds = 0.0 if ended.repair in TAKES_PLACE else longer * session.spec.retry.backoff
     entry.message = ended.summary
     session.folder.event("again", text=ended.summary, seconds=seconds)
     _keep(session, entry, account)

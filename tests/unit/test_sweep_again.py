@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from launcher.attempts import supervise
+from launcher.attempts import fanout, supervise
 from launcher.compose import compose
 from launcher.errors import ConfigError, Interrupted, Superseded
 from launcher.registry import read_json, write_json
 from launcher.session import Session
 from launcher.sweep import identity, trial_run
-from launcher.sweep.desk import Desk
-from launcher.sweep.entries import ATTEMPT, STANDING, Status
+from launcher.sweep.desk import Desk, Stopped
+from launcher.sweep.entries import ATTEMPT, METRICS, STANDING, Entry, Status
 from launcher.sweep.grids import Batches
 from launcher.sweep.protocol import Suggestion
 from launcher.sweep.scores import Goal
@@ -170,25 +171,66 @@ def test_what_cannot_be_searched_is_told_before_anything_is_made(
 def test_a_trial_that_cannot_be_put_on_record_has_not_failed(
     cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune, desk = searched(cwd)
-    taken = desk.take(Spot())
-    assert taken
-    entry, stop = taken
-    choice = tune.group.plan.first
-    place: Any = SimpleNamespace(title="s0", joined=lambda _: SimpleNamespace(choice=choice))
-    own: Any = SimpleNamespace(path=tune.sweep.folder)
-    session: Any = SimpleNamespace(folder=own, owner="me", interrupt=None, provider=None)
-
     def attempt(current: Session, *_: Any) -> None:
         (current.folder.path / ATTEMPT).mkdir()
         current.under_way.write({"attempt": 0})
 
     monkeypatch.setattr(supervise, "one_attempt", attempt)
-    runner = trial_run.Runner(session, desk, tune.sweep.code, tune.sweep.remade)
     with pytest.raises(ConfigError, match=r"under_way.json cannot be written"):
-        runner.run(entry, place, stop)
+        run_next(*searched(cwd))
+
+
+def run_next(tune: Tune, desk: Desk) -> Entry:
+    """The next trial in a place without hosts; it waits again."""
+    taken = desk.take(Spot())
+    assert taken
+    entry, stop = taken
+    joined = SimpleNamespace(choice=tune.group.plan.first, hosts={})
+    place: Any = SimpleNamespace(title="s0", joined=lambda _: joined, head=None)
+    own: Any = SimpleNamespace(path=tune.sweep.folder)
+    session: Any = SimpleNamespace(folder=own, owner="me", interrupt=None, provider=None)
+    try:
+        trial_run.Runner(session, desk, tune.sweep.code, tune.sweep.remade).run(entry, place, stop)
+    finally:
+        tune.sweep.__exit__(None, None, None)
+        assert entry.status is Status.WAITING
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds"),
+    [
+        ({"key": "k", "gone": False, "running": [0], "exits": {}}, 5 + 3600),
+        ({"key": "k", "gone": False, "running": [], "exits": {0: {"time": 1600.0}}}, 5 + 600),
+        ({"key": "k", "gone": True, "running": [], "exits": {0: {"time": 1600.0}}}, 5 + 40),
+    ],
+    ids=["it still runs", "it has ended", "nobody knows"],
+)
+def test_a_trial_has_run_while_no_launcher_watched(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], seconds: float
+) -> None:
+    """From second 1000 to 4600; the launcher heard of it until 1040."""
+    tune, _ = searched(cwd)
     tune.sweep.__exit__(None, None, None)
-    assert entry.status is Status.WAITING
+    entry = tune.make(Suggestion(tune.identify({"workload.args.x": "1"}), {"workload.args.x": "1"}))
+    own = cwd / "runs" / "s" / entry.trial.id
+    write_json(own / STANDING, trial_run._standing(entry) | {"ran": 5.0})
+    write_json(own / ATTEMPT, {"key": "k", "number": 0, "program": "", "place": "s0"})
+    (own / METRICS).write_text('{"step": 1}\n')
+    os.utime(own / STANDING, (0, 1000))
+    os.utime(own / METRICS, (0, 1040))
+    monkeypatch.setattr(fanout, "ask", lambda *_: {(0, 0): state})
+    monkeypatch.setattr(supervise.time, "time", lambda: 4600.0)
+
+    def attempt(*_: Any) -> None:
+        raise Stopped("the sweep ends", again=True)
+
+    monkeypatch.setattr(supervise, "one_attempt", attempt)
+    monkeypatch.setattr(trial_run.coordinator, "answers", lambda _: True)
+    again = run_next(*searched(cwd))
+    kept = read_json(own / STANDING)
+    assert kept
+    assert (round(again.ran), round(kept["ran"])) == (round(seconds), round(seconds))
 
 
 # --- batches of a sweeper -------------------------------------------------------------------------
