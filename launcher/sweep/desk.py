@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -235,11 +235,10 @@ class Desk:
         with self._changed:
             return frozenset(s for running in self._running.values() for s in running.spot.slices)
 
-    def forget_places(self, titles: Iterable[str] | None = None) -> None:
-        """No processes run there any more: trials that waited for them may go anywhere."""
+    def keep_places(self, titles: Collection[str]) -> None:
+        """No processes run anywhere else: trials that waited for them may go to any place."""
         with self._changed:
-            known = None if titles is None else {*titles}
             for entry in self._waiting:
-                if known is None or entry.wanted not in known:
+                if entry.wanted not in titles:
                     entry.wanted = ""
             self._changed.notify_all()

@@ -21,6 +21,7 @@ from launcher.sweep.desk import Desk, Stopped
 from launcher.sweep.place import Place, end_others
 from launcher.sweep.spent import Spent
 from launcher.sweep.trial_run import Runner
+from launcher.words import counted
 
 WAIT_SECONDS = 0.1
 LEAVE_SECONDS = 60.0  # beyond the grace, for the threads to end their trials
@@ -81,7 +82,7 @@ class Driver:
             before = incarnations_of(self.session.spec.name)
             self._settle(self._holding.ready())
             if incarnations_of(self.session.spec.name) != before:
-                self._desk.forget_places([])  # what ran is gone with its hosts
+                self._desk.keep_places([])  # what ran is gone with its hosts
             self._begin()
         self._watch(self._holding)
         self.closed = self._desk.closed
@@ -97,7 +98,7 @@ class Driver:
             self._head_watch = HeadWatch(joined.head, HEAD_LOOK_SECONDS)
         self._spent.hold(joined.choice.chips)
         end_others(places, incarnations_of(self.session.spec.name))
-        self._desk.forget_places({place.title for place in places})
+        self._desk.keep_places({place.title for place in places})
 
     def _is_whole(self, place: Place, joined: Joined) -> bool:
         before = self._joined.hosts if self._joined else {}
@@ -219,7 +220,7 @@ class Driver:
             others = self._broken - missing
             self._missing = missing
             self._broken = others if useful or others else frozenset(range(count))
-        self._desk.forget_places(useful)
+        self._desk.keep_places(useful)
         text = f"{_names(missing)} cannot be had again: {refused}"
         self.session.tell("without", text, slices=sorted(missing))
 
@@ -244,10 +245,8 @@ class Driver:
         self._repairs = 1 if progress > self._progress else self._repairs + 1
         self._progress = progress
         if self._repairs > limit:
-            text = (
-                f"slices were lost {limit} times and no trial got further (retry.max_preemptions)"
-            )
-            raise PreemptionBudgetSpent(text)
+            text = f"slices were lost {counted(self._repairs, 'time')} and no trial got further"
+            raise PreemptionBudgetSpent(f"{text}, retry.max_preemptions is {limit}")
 
     def _require_need(self) -> None:
         """While slices are waited for: raises NoneLeft once nothing is to run on them."""

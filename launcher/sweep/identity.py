@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from launcher.config.overrides import settled as settled
+from launcher.config.overrides import settled
 
 LENGTH = 8  # hexadecimal digits: in a sweep of 1000 trials one in 10,000 sweeps meets a collision
 # They say how a trial is run, and not what it computes.

@@ -14,6 +14,7 @@ from typing import Any
 from launcher.compose import compose
 from launcher.config.build import Suffix
 from launcher.config.composition import Known
+from launcher.config.overrides import settled
 from launcher.config.values import NAME_LENGTH, as_name, is_name
 from launcher.errors import ConfigError, Problem
 from launcher.plan import Plan, make_plan
@@ -114,9 +115,9 @@ def varying(points: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 def check_keys(points: Sequence[Sequence[str]]) -> None:
     """What says how trials are run does not tell them apart. Raises ConfigError."""
-    settled = [dict(identity.settled(typed) for typed in point) for point in points]
-    keys = dict.fromkeys(key for each in settled for key in each if identity.is_means(key))
-    refuse_means([key for key in keys if len({str(each.get(key)) for each in settled}) > 1])
+    found = [dict(settled(typed) for typed in point) for point in points]
+    keys = dict.fromkeys(key for each in found for key in each if identity.is_means(key))
+    refuse_means([key for key in keys if len({str(each.get(key)) for each in found}) > 1])
 
 
 def refuse_means(swept: Sequence[str]) -> None:

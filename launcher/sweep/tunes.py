@@ -35,11 +35,11 @@ def run(
 
     Raises ConfigError before anything is provisioned, and what ends the sweep as a whole.
     """
-    space_of = search_space.take_apart
+    take_apart = search_space.take_apart
     composer = Composer(config_dirs, Path.cwd())
-    single = space_of(overrides, params, config_loader=config_loader)
+    single = take_apart(overrides, params, config_loader=config_loader)
     settings = composer.spec(words(single[1], probe(single[0]))).sweep
-    space, shared = space_of(
+    space, shared = take_apart(
         overrides,
         {**settings.params, **params},
         seed=settings.seed,
@@ -135,22 +135,22 @@ class Tune:
     def restored(self) -> list[Entry]:
         """Trials of earlier invocations, in the order in which they were suggested."""
         self.sweep.code(self._first)  # all have this, whatever is edited meanwhile
-        found = [_standing(folder) for folder in sorted(self.sweep.folder.glob("*/"))]
-        mine = [
-            (folder, standing)
-            for folder, standing in found
-            if "origin" in standing and folder.name == self.identify(standing["origin"])
-        ]
-        mine.sort(key=lambda pair: pair[1]["number"])
-        entries = [self._restored(folder, standing) for folder, standing in mine]
+        found = {folder.name: left_in(folder) for folder in self.sweep.folder.glob("*/")}
+        mine = {
+            trial: left
+            for trial, left in found.items()
+            if "origin" in left and trial == self.identify(left["origin"])
+        }
+        in_order = sorted(mine, key=lambda trial: mine[trial]["number"])
+        entries = [self._restored(trial, mine[trial]) for trial in in_order]
         self.sweep.board.add(entries)
         return entries
 
-    def _restored(self, folder: Path, standing: Mapping[str, Any]) -> Entry:
+    def _restored(self, trial_id: str, left: Mapping[str, Any]) -> Entry:
         retry = self._first.spec.sweep.retry_failed
-        made, wrong = self._made(folder.name, standing["suggested"])
-        entry = restored(made, standing["number"], self.sweep.folder, retry_failed=retry)
-        entry.origin, entry.suggested = standing["origin"], standing["suggested"]
+        made, wrong = self._made(trial_id, left["suggested"])
+        entry = restored(made, left["number"], self.sweep.folder, retry_failed=retry)
+        entry.origin, entry.suggested = left["origin"], left["suggested"]
         if wrong and not entry.ended:
             refuse(entry, wrong)
         return entry
@@ -171,6 +171,7 @@ def shared_folder(spec: Spec) -> list[Problem]:
     return [Problem("pbt copies checkpoints from here", "workload.checkpoint_dir", hint=hint)]
 
 
-def _standing(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+def left_in(folder: Path) -> Mapping[str, Any]:
+    """What an earlier invocation has left of a trial: how it ended, or how far it was."""
     found = registry.read_json(folder / "result.json") or registry.read_json(folder / STANDING)
-    return folder, found or {}
+    return found or {}

@@ -355,7 +355,7 @@ def test_processes_that_may_run_draw_their_trial_to_their_place(desk: Desk, spec
 def test_a_place_that_is_gone_draws_nothing(desk: Desk, spec: Spec) -> None:
     old = entry(spec, "x", wanted="s9")
     desk.restore([old], [])
-    desk.forget_places(["s0"])
+    desk.keep_places(["s0"])
     assert taken(desk, Spot("s0")) is old
 
 

@@ -90,5 +90,5 @@ def test_where_none_is_of_use_all_are_asked_for_and_then_the_sweep_ends(kit: Kit
 def test_slices_that_are_lost_over_and_over_end_a_sweep_without_progress(kit: Kit) -> None:
     for _ in range(3):
         kit.repair(1)
-    with pytest.raises(PreemptionBudgetSpent):
+    with pytest.raises(PreemptionBudgetSpent, match=r"lost 4 times .*, retry.max_.* is 3"):
         kit.repair(1)
