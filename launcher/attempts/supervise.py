@@ -148,8 +148,13 @@ def tell_again(session: Session, account: Account, state: tenacity.RetryCallStat
     session.tell("again", f"{ended.summary}; attempt {number} in {seconds:.1f} s{charged}")
 
 
-def one_attempt(session: Session, code: Code, account: Account, holding: Hold) -> Verdict:
-    """One attempt from hosts that are ready to a verdict that has been charged."""
+def one_attempt(
+    session: Session, code: Code, account: Account, holding: Hold, *, keep_ended: bool = False
+) -> Verdict:
+    """One attempt from hosts that are ready to a verdict that has been charged.
+
+    `keep_ended`: what ended while nobody watched is judged, even if the program is another by now.
+    """
     going_on = session.under_way.read() if account.stop is None and not holding.held else None
     if holding.held:
         session.folder.next()
@@ -157,7 +162,7 @@ def one_attempt(session: Session, code: Code, account: Account, holding: Hold) -
     found = alive_on(session, joined, going_on) if going_on else None
     digest = code.digest()
     asked = program_of(session.spec, joined, make_attempt(session, digest))
-    if found and found["program"] != asked:
+    if found and found["program"] != asked and not (keep_ended and found["over"]):
         session.tell("other", "what runs there is another program, or has other arguments: it ends")
         found = None
     if found:
@@ -195,7 +200,8 @@ def alive_on(
 ) -> Mapping[str, Any] | None:
     """The attempt, if every host still has it: its processes, or the news of how they ended.
 
-    `until` is when the last of them ended, or now; in seconds since 1970.
+    `over` is whether all have ended, `until` when the last of them did, or now; in seconds since
+    1970.
     """
     try:
         states = fanout.ask(
@@ -207,8 +213,8 @@ def alive_on(
     if not all(state.get("key") == key and not state["gone"] for state in states.values()):
         return None
     ends = [end["time"] for state in states.values() for end in state["exits"].values()]
-    is_over = not any(state["running"] for state in states.values())
-    return {**attempt, "until": max(ends) if is_over else time.time()}
+    over = not any(state["running"] for state in states.values())
+    return {**attempt, "over": over, "until": max(ends) if over else time.time()}
 
 
 def run_gang(

@@ -117,15 +117,20 @@ class Runner:
 
     def _attempt(self, session: Session, entry: Entry, place: Place) -> tuple[Status, float]:
         account, code = open_account(session), self.code(entry.trial)
-        entry.message, entry.code = "", code.digest()
+        entry.message = ""
         session.tell(
             "trial", f"on {place.title}", place=place.title, overrides=entry.trial.overrides
         )
         ended: Verdict | LauncherError
         hold = Hold(place, session.spec)
         try:
-            self._count_unwatched(session, entry, hold)
-            ended = supervise.one_attempt(session, code, account, hold)
+            found = left_alone(session, entry, hold)
+            if found:
+                entry.ran += max(0.0, found["until"] - entry.known_at)
+            if not found or not found["over"]:
+                entry.code = code.digest()
+            session.folder.write(STANDING, _standing(entry))
+            ended = supervise.one_attempt(session, code, account, hold, keep_ended=True)
         except (ConfigError, Superseded):
             raise  # no trial's own: what it runs cannot be put on record, or is another launcher's
         except Interrupted:
@@ -145,14 +150,6 @@ class Runner:
             ended = self._exploited(session, entry, ended.exploit)
         return conclude(session, entry, account, ended)
 
-    def _count_unwatched(self, session: Session, entry: Entry, hold: Hold) -> None:
-        """The time in which no launcher heard of processes that went on by themselves."""
-        attempt = session.under_way.read() if entry.known_at else None
-        if attempt and (found := supervise.alive_on(session, hold.ready(), attempt)):
-            entry.ran += max(0.0, found["until"] - entry.known_at)
-            session.folder.write(STANDING, _standing(entry))
-        entry.known_at = 0.0
-
     def _exploited(self, session: Session, entry: Entry, exploit: Exploit) -> LauncherError:
         """The trial, whose processes have ended, gets the checkpoints and values of another."""
         source = self.desk.entries[exploit.source_trial]
@@ -167,6 +164,12 @@ class Runner:
             return error
         entry.go_back(source)
         return Stopped(f"goes on from {source.trial.id}", again=True)
+
+
+def left_alone(session: Session, entry: Entry, hold: Hold) -> Mapping[str, Any] | None:
+    """The attempt that went on, or came to its end, after the launcher of before was killed."""
+    attempt = session.under_way.read() if entry.known_at else None
+    return supervise.alive_on(session, hold.ready(), attempt) if attempt else None
 
 
 def conclude(

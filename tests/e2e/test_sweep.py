@@ -119,6 +119,28 @@ def test_a_killed_sweep_goes_on(place: Place, words: list[str]) -> None:
     place.assert_clean()
 
 
+def test_what_ended_while_nobody_watched_has_ended(place: Place, words: list[str]) -> None:
+    """And was the program that it was, whatever has been edited since."""
+    words = [*words, "workload.args.lr=1e-2", "workload.args.steps=20"]
+    process = place.start(*words)
+    wait_for_trials(place, 1, "running")
+    wait_for_words(place)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    ends = [path.with_name("checkpoints") / "step" for path in place.folder.glob("runs/s/*/logs")]
+    deadline = time.monotonic() + 60
+    while [path.read_text() for path in ends if path.exists()] != ["20"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (place.folder / "train.py").write_text(TRAIN.replace("chips", "other"))
+    place.run(*words)
+    (row,) = rows(place)
+    assert (row["status"], started(place, row["trial"])) == ("succeeded", 1)
+    assert steps(place, row["trial"]) == list(range(1, 21))
+    assert row["seconds"] > 2.0  # of which the launcher that was killed saw few
+    place.assert_clean()
+
+
 def test_a_lost_host_fails_no_trial(place: Place, words: list[str]) -> None:
     process = place.start(*words, CHIPS, "workload.args.lr=1e-2,1e-1,1", "workload.args.steps=20")
     wait_for_trials(place, 2, "running")

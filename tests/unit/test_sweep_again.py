@@ -171,7 +171,7 @@ def test_what_cannot_be_searched_is_told_before_anything_is_made(
 def test_a_trial_that_cannot_be_put_on_record_has_not_failed(
     cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attempt(current: Session, *_: Any) -> None:
+    def attempt(current: Session, *_: Any, **__: Any) -> None:
         (current.folder.path / ATTEMPT).mkdir()
         current.under_way.write({"attempt": 0})
 
@@ -222,7 +222,7 @@ def test_a_trial_has_run_while_no_launcher_watched(
     monkeypatch.setattr(fanout, "ask", lambda *_: {(0, 0): state})
     monkeypatch.setattr(supervise.time, "time", lambda: 4600.0)
 
-    def attempt(*_: Any) -> None:
+    def attempt(*_: Any, **__: Any) -> None:
         raise Stopped("the sweep ends", again=True)
 
     monkeypatch.setattr(supervise, "one_attempt", attempt)
