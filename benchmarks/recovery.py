@@ -102,11 +102,10 @@ class Launched:
         """By rank; a standby has that of the process beside it."""
         found = []
         for process in psutil.process_iter():
-            try:
-                if str(self.base) in process.environ().get("LAUNCHER_METRICS", ""):
-                    found.append((process.environ()["LAUNCHER_PROCESS_ID"], process))
-            except (psutil.Error, KeyError):
-                continue
+            with suppress(psutil.Error):
+                variables = process.environ()
+                if str(self.base) in variables.get("LAUNCHER_METRICS", ""):
+                    found.append((variables["LAUNCHER_PROCESS_ID"], process))
         return found
 
     def program(self) -> psutil.Process:
@@ -204,8 +203,7 @@ class ByHand:
         time.sleep(0.5)
         struck = time.time()
         self.processes[1].send_signal(signal.SIGKILL)
-        while all(process.poll() is None for process in self.processes):
-            time.sleep(0.005)
+        wait_for(lambda: any(process.poll() is not None for process in self.processes))
         self.end()
         self.start()
         moment: float = wait_for(lambda: first_step_after(log, struck))

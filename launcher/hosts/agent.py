@@ -49,7 +49,7 @@ FOREIGN_PREFIXES = (
 
 
 class Agent:
-    """One per host, as a Ray actor. All methods but `prepare` return at once; threads do the rest.
+    """One per host, as a Ray actor. No method but `prepare` waits for a process; threads do that.
 
     An order carries the key of its attempt. One for another attempt than was prepared last comes
     from a supervisor that has been replaced, and is ignored.

@@ -31,7 +31,7 @@ DISK_FULL_SECONDS = 5.0  # for the last output of a process to find room
 NOTED_SECONDS = 10.0  # for the news of processes that were killed
 END_SECONDS = KILL_SECONDS + NOTED_SECONDS + 10.0
 AT_WORK_SECONDS = 10.0  # at most, from the start of a program to that of its standby
-LOOK_SECONDS = 0.025  # whether what has been told to leave does anything
+LOOK_SECONDS = 0.025  # whether it is at work, or when it has been told to leave does anything
 
 
 class HostProcesses:
@@ -178,8 +178,10 @@ class HostProcesses:
             with self.changed:
                 has_ended = self.changed.wait_for(lambda: index in self.ended, LOOK_SECONDS)
         if has_ended or self.deadline == math.inf:  # not while it saves
-            with contextlib.suppress(OSError):
+            try:
                 self.standbys.prepare(index, argv, env, code)
+            except OSError as error:
+                self.recorders[index].say(f"no standby: {error}")
 
     def _await(self, index: int, child: subprocess.Popen[bytes]) -> None:
         """Say how a process ended once nothing of its group is left."""

@@ -16,9 +16,10 @@ import pytest
 from launcher.hosts import ahead, standby
 from launcher.hosts.agent import identity
 from launcher.hosts.descendants import has_ended
+from launcher.hosts.member import Member
 from launcher.hosts.standby import Standbys, target_of
 from launcher.raynode import is_program
-from tests.contract.hosts import NOWHERE, Host, Hosts, python, wait_until
+from tests.contract.hosts import NOWHERE, PLACES, Host, Hosts, python, wait_until
 
 PYTHON = "python3"
 # A package that tells which process has imported it, and one of the program's own that does so too.
@@ -306,6 +307,23 @@ def test_an_end_does_not_wait_for_imports(hosts: Hosts, tmp_path: Path) -> None:
     hosts.start(python("pass"), python("pass"))
     assert [e.code for e in hosts.follow()] == [0, 0]
     assert waiting(hosts) == set()
+
+
+def test_a_host_without_a_standby_says_why(hosts: Hosts, tmp_path: Path) -> None:
+    for host in hosts.hosts.values():
+        file = Standbys(host.home / ".launcher").file
+        file.with_suffix(f".{host.process.pid}").mkdir()  # in the way of what is to be written
+    argv = [sys.executable, "train.py", "0"]
+    (tmp_path / "package.py").touch()
+    env = {"PYTHONPATH": str(tmp_path), "GO": str(tmp_path / "go")}
+    hosts.start(argv, argv, env=env, standby=True)
+    hosts.take_until(lambda: all(b"no standby: " in text for text in said(hosts)))
+    (tmp_path / "go").touch()
+    assert [e.code for e in hosts.follow()] == [0, 0]
+
+
+def said(hosts: Hosts) -> list[bytes]:
+    return [hosts.feed.bytes.get(Member(*place), b"") for place in PLACES]
 
 
 def test_no_standby_outlives_its_agent(hosts: Hosts, tmp_path: Path) -> None:
