@@ -64,16 +64,21 @@ def _changing() -> Iterator[None]:
 
 
 class Snapshot:
-    """Every trial of a sweep is the same program, whatever is edited meanwhile."""
+    """Every trial of a sweep is the same program, whatever is edited meanwhile.
+
+    Raises ConfigError for a file that is gone, or gets shorter while it is read.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the snapshot
         total = hashlib.sha256()
-        for chunk in archive.pack(manifest):
-            total.update(chunk)
-            self._file.write(chunk)
+        with contextlib.ExitStack() as stack:
+            self._file = stack.enter_context(tempfile.TemporaryFile())
+            for chunk in AsItIs(manifest).pack():
+                total.update(chunk)
+                self._file.write(chunk)
+            self._file.flush()
+            stack.pop_all()  # it lives as long as the snapshot
         self._digest = total.hexdigest()
-        self._file.flush()
 
     def close(self) -> None:
         self._file.close()

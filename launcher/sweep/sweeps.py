@@ -134,7 +134,7 @@ class Sweep:
     def code(self, trial: Trial) -> Snapshot:
         """What travels for a trial, as it was when it was first asked for; by any thread.
 
-        Raises ConfigError, if its script is not among it.
+        Raises ConfigError if its script is not among it, or its files change while they are read.
         """
         with self._lock:
             manifest = self._manifest(trial)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.attempts.packed import AsItIs
+from launcher.attempts.packed import AsItIs, Snapshot
 from launcher.errors import ConfigError
 from launcher.hosts.archive import unpack
 from launcher.source import scan
@@ -35,8 +35,9 @@ def test_what_is_mended_between_two_attempts_arrives_whole(
 
 
 def test_a_file_that_is_gone_is_told_as_the_users_own_doing(code: Path) -> None:
-    packed = AsItIs(scan(code))
+    manifest = scan(code)
+    packed = AsItIs(manifest)
     (code / "train.py").unlink()
-    for read in (packed.digest, lambda: list(packed.pack())):
+    for read in (packed.digest, lambda: list(packed.pack()), lambda: Snapshot(manifest)):
         with pytest.raises(ConfigError, match=r"changed meanwhile: .*train\.py.*same command"):
             read()
