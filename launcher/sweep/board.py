@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.registry import json_text, write_whole
-from launcher.reports import page as report
+from launcher.reports.page import duration
 from launcher.screen import Screen
 from launcher.spec import Sweep
 from launcher.sweep import scores, table
@@ -141,7 +141,7 @@ class Board:
             return "trial", f"{trial.id} on {entry.place}{params}"
         if entry.status is Status.WAITING:
             return "again", f"{trial.id} on {entry.place} waits to go on: {entry.message}"
-        told = f"{trial.id} {entry.status} after {report.duration(entry.seconds)}{params}"
+        told = f"{trial.id} {entry.status} after {duration(entry.seconds)}{params}"
         return str(entry.status), f"{told}{self._result(entry)}"
 
     def _result(self, entry: Entry) -> str:
