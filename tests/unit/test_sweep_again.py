@@ -188,7 +188,8 @@ def run_next(tune: Tune, desk: Desk) -> Entry:
     joined = SimpleNamespace(choice=tune.group.plan.first, hosts={})
     place: Any = SimpleNamespace(title="s0", joined=lambda _: joined, head=None)
     own: Any = SimpleNamespace(path=tune.sweep.folder)
-    session: Any = SimpleNamespace(folder=own, owner="me", interrupt=None, provider=None)
+    shared = {"owner": "me", "interrupt": None, "provider": None, "setback": None}
+    session: Any = SimpleNamespace(folder=own, **shared)
     try:
         trial_run.Runner(session, desk, tune.sweep.code, tune.sweep.remade).run(entry, place, stop)
     finally:
