@@ -174,16 +174,21 @@ def answered(
     except coordinator.HeadLost:  # Ray answers nothing without
         raise
     except BaseException:
-        left = [answer for answer, place in answers.items() if place not in hosts]
-        for answer in left:
-            # or it would wait for ever for a host that never comes
-            ray.kill(agents[answers[answer]])
-        if left:  # its name is free again when it is gone
-            ray.wait(left, num_returns=len(left), timeout=KILL_SECONDS)
+        end({answer: agents[place] for answer, place in answers.items() if place not in hosts})
         raise
     require_true(hosts)
     require_equal_versions(hosts)
     return dict(sorted(hosts.items()))
+
+
+def end(agents: Mapping[Any, Any]) -> None:
+    """Agents, by the answers that they have not given: they would wait for ever for their hosts."""
+    import ray
+
+    for handle in agents.values():
+        ray.kill(handle)
+    if agents:  # a name is free again when its agent is gone
+        ray.wait(list(agents), num_returns=len(agents), timeout=KILL_SECONDS)
 
 
 def ask(node: str, worker: int, incarnation: str, suffix: str = "") -> Any:
