@@ -12,9 +12,10 @@ from launcher.attempts.account import Account
 from launcher.attempts.gang import Report
 from launcher.errors import ProvisioningError
 from launcher.judging import herald
-from launcher.judging.evidence import GONE, Evidence, Queued, Symptom
+from launcher.judging.evidence import Evidence, Queued, Symptom
 from launcher.judging.verdict import Budget, Outcome, judge
 from launcher.providers import KINDS, Provider, Resource
+from launcher.providers.states import GONE
 from launcher.provisioning.capacity import CAPACITIES
 from launcher.provisioning.provision import Joined
 from launcher.session import Session

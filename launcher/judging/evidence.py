@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from launcher.errors import Reason
 from launcher.hosts.member import Ending, Member, Place
 
-GONE = "GONE"  # the state word of a node or queued resource that the API knows no more
-
 
 class Told(enum.StrEnum):
     """Who gave notice that a host will go, in the words of the metadata server."""

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from launcher.hosts.member import Place
-from launcher.judging.evidence import GONE, Evidence, Told
+from launcher.judging.evidence import Evidence, Told
 from launcher.judging.outcome import Outcome
+from launcher.providers.states import GONE
 
 # A sign explains exits that came up to so many seconds before it: the API lags behind (by about a
 # minute, skypilot-org/skypilot#849) and siblings of a lost host die before it is missed.

@@ -19,7 +19,7 @@ LAST_LINES = 60  # without a traceback, only these count: what was said long bef
 
 
 class Kind(enum.StrEnum):
-    """What a text means. The first three speak of others, the rest of the process itself."""
+    """What a text means. The first two speak of others (`PEER`), the rest of the process itself."""
 
     PEER_LOST = "peer lost"
     COORDINATION = "coordination service"

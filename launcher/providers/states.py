@@ -18,6 +18,9 @@ class State(enum.StrEnum):
     DELETING = enum.auto()
 
 
+GONE = "GONE"
+"""The launcher's own word for the state of a node or queued resource that the API knows no more."""
+
 NODE_STATES: Mapping[str, State] = {
     "CREATING": State.PENDING,
     "STARTING": State.PENDING,

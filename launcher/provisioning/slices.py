@@ -19,10 +19,9 @@ from typing import Any, TypeVar
 
 from launcher import registry
 from launcher.errors import ConfigError, ProvisioningError, Reason, Refused, SliceLost
-from launcher.judging.evidence import GONE
 from launcher.plan import Choice, part_of
 from launcher.providers import Deadlines, Pause
-from launcher.providers.states import NODE_STATES, State, meaning
+from launcher.providers.states import GONE, NODE_STATES, State, meaning
 from launcher.provisioning import removal
 from launcher.provisioning.chain import Chain, Memory
 from launcher.provisioning.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request, dated

@@ -21,6 +21,7 @@ from launcher.errors import ClusterError, Reason, Refused
 from launcher.hosts.agent import Agent
 from launcher.hosts.member import Place
 from launcher.plan import Choice
+from launcher.providers.states import GONE
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 
@@ -234,4 +235,4 @@ def states(names: Sequence[str], choice: Choice) -> dict[int, str]:
     by_name = {slice_.name: slice_ for slice_ in find(alive_nodes())}
     accelerator = choice.offer.accelerator
     whole = (name in by_name and by_name[name].is_whole(accelerator) for name in names)
-    return {index: "READY" if ok else "GONE" for index, ok in enumerate(whole)}
+    return {index: "READY" if ok else GONE for index, ok in enumerate(whole)}
