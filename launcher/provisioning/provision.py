@@ -95,8 +95,8 @@ def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined
     head = coordinator.find_head(record["head"])
     if head is None or not coordinator.is_up(head):
         return None
-    renewed = {"supervisor": registry.this_process(), "folder": str(session.folder.path)}
-    registry.write_record(session.spec.name, {**record, **renewed})
+    folder = str(session.folder.path)
+    registry.update(session.spec.name, supervisor=registry.this_process(), folder=folder)
     states = slices.standing(session, choice)
     if slices.are_coming(states, record):
         return taken_up(session, record, head, choice)

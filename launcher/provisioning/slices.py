@@ -12,7 +12,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -188,10 +188,8 @@ def take(
     PreemptionBudgetSpent when a part went too often while the rest is kept.
     """
     incarnation = secrets.token_hex(4)
-    wanted = requests_of(choice, part)
-    before = on_record(session)
-    put_on_record(session, choice, wanted, incarnation)
-    return obtain(session, choice, fill, meanwhile, incarnation, part=part, before=before)
+    new = put_on_record(session, choice, requests_of(choice, part).values(), incarnation)
+    return obtain(session, choice, fill, meanwhile, incarnation, part, new)
 
 
 def standing(session: Session, choice: Choice) -> Sequence[State | None]:
@@ -234,11 +232,10 @@ def take_up(
 ) -> T:
     """The same as `take` for all slices that a launcher before this one has asked for.
 
-    What waits in a queue keeps its place there; what was not yet asked for is asked for now.
+    What is there is not asked for again, so that what waits in a queue keeps its place.
     """
     (incarnation,) = set(record["incarnations"].values())
-    before = on_record(session)
-    return obtain(session, choice, fill, meanwhile, incarnation, before=before)
+    return obtain(session, choice, fill, meanwhile, incarnation)
 
 
 def obtain(
@@ -247,14 +244,14 @@ def obtain(
     fill: Fill,
     meanwhile: Meanwhile[T],
     incarnation: str,
-    *,
     part: Collection[int] | None = None,
-    before: Collection[str],
+    new: Collection[str] = (),
 ) -> T:
-    """What is on record is asked for; `before` was there already."""
+    """What is on record is asked for; of the names there, the `new` ones never were before, and of
+    the others a look tells first whether they are there.
+    """
     wanted = requests_of(choice, part)
-    asked = [filled(request, session, incarnation, fill) for request in wanted]
-    numbers = range(len(choice.requests)) if part is None else sorted(part)
+    asked = {i: filled(request, session, incarnation, fill) for i, request in wanted.items()}
     abort = threading.Event()
 
     def pause(seconds: float) -> None:
@@ -263,19 +260,18 @@ def obtain(
             raise ProvisioningError("given up, since another part of the run failed")
 
     with ThreadPoolExecutor(len(asked)) as pool:
-        creating = [
-            pool.submit(create, session, choice, request, pause, request.name in before)
-            for request in asked
-        ]
+        made = {
+            index: pool.submit(create, session, choice, request, pause, request.name not in new)
+            for index, request in asked.items()
+        }
         try:
-            return meanwhile(choice, incarnation, creating)
+            return meanwhile(choice, incarnation, list(made.values()))
         except Refused as refused:
-            made = dict(zip(numbers, creating, strict=True))
-            if lost := lost_among(session, choice, made) if is_lost(refused) else None:
+            if is_lost(refused) and (lost := lost_among(session, choice, made)):
                 raise PartlyLost(choice, incarnation, made.keys() - lost, lost) from refused
             abort.set()
-            wait(creating)
-            forget_unmade(session, wanted, creating, before)
+            wait(made.values())
+            forget_unmade(session, [name for i in unmade(made) for name in wanted[i].names], new)
             give_up(session, choice, part)
             if is_lost(refused) and part is not None and len(part) < len(choice.nodes):
                 session.setback(str(refused))  # the others are up meanwhile, and cost
@@ -305,7 +301,7 @@ def lost_among(
 ) -> frozenset[int]:
     """Which slices went while they were made, once every creation has ended, by slice number.
 
-    None if all did, or if one failed otherwise: then nothing is worth keeping.
+    Empty if all did, or if one failed otherwise: then nothing is worth keeping.
     """
     wait(creating.values())
     errors = {index: error for index, one in creating.items() if (error := one.exception())}
@@ -315,16 +311,25 @@ def lost_among(
     return frozenset(lost) if len(lost) < len(creating) else frozenset()
 
 
-def requests_of(choice: Choice, part: Collection[int] | None) -> list[Request]:
-    """Those of some slices; a queued resource is one request for all of them."""
-    return [r for i, r in enumerate(choice.requests) if part is None or i in part]
+def unmade(creating: Mapping[int, Future[None]]) -> Iterator[int]:
+    """Those that were refused outright, of creations that have all ended."""
+    for index, one in creating.items():
+        if isinstance(error := one.exception(), Refused) and error.outright:
+            yield index
+
+
+def requests_of(choice: Choice, part: Collection[int] | None) -> dict[int, Request]:
+    """By slice number; a queued resource of several slices is one request, and has no part."""
+    return {i: r for i, r in enumerate(choice.requests) if part is None or i in part}
 
 
 def put_on_record(
-    session: Session, choice: Choice, wanted: Sequence[Request], incarnation: str
-) -> None:
+    session: Session, choice: Choice, wanted: Collection[Request], incarnation: str
+) -> set[str]:
+    """The names that were not there before. With nothing `wanted` what is held goes on as it is."""
     names = [name for request in choice.requests for name in request.names]
     record = registry.record(session.spec.name) or {}
+    before = record.get("resources", ())
     others = record.get("incarnations", {}) if len(wanted) < len(choice.requests) else {}
     mine = {node: incarnation for request in wanted for node in request.nodes}
     registry.update(
@@ -332,13 +337,14 @@ def put_on_record(
         incarnations={**others, **mine},
         attempt=None,
         joined=not wanted and record.get("joined", True),
-        asked_in=session.folder.attempt,
+        asked_in=session.folder.attempt if wanted else record.get("asked_in"),
         offer=offer_of(choice),
         settings=settings_of(choice),
         nodes=node_names(choice),
-        resources=list(dict.fromkeys([*names, *record.get("resources", ())])),
+        resources=list(dict.fromkeys([*names, *before])),
         cost_per_hour_usd=choice.cost_per_hour_usd,
     )
+    return set(names) - set(before)
 
 
 def add_to_record(session: Session, wanted: Sequence[Request], incarnation: str) -> None:
@@ -365,19 +371,11 @@ def filled(request: Request, session: Session, incarnation: str, fill: Fill) -> 
     return dated(request.with_node(change), datetime.now(UTC))
 
 
-def forget_unmade(
-    session: Session, wanted: Sequence[Request], creating: Creating, before: Collection[str]
-) -> None:
+def forget_unmade(session: Session, names: Collection[str], new: Collection[str]) -> None:
     """Take off the record what was refused outright: where creates are forbidden, looks may be too,
-    and what never was could never be seen to be gone.
+    and what never was could never be seen to be gone. What was asked for before may be there.
     """
-    unmade = {
-        name
-        for request, one in zip(wanted, creating, strict=True)
-        if isinstance(error := one.exception(), Refused) and error.outright
-        for name in request.names
-    } - set(before)
-    left = [name for name in on_record(session) if name not in unmade]
+    left = [name for name in on_record(session) if name not in names or name not in new]
     registry.update(session.spec.name, resources=left)
 
 
@@ -394,14 +392,14 @@ def give_up(session: Session, choice: Choice, part: Collection[int] | None = Non
     record = registry.record(session.spec.name)
     assert record is not None  # written before the first call
     if part is not None:
-        remove(session, requests_of(choice, part), session.interrupt.pause)
+        remove(session, requests_of(choice, part).values(), session.interrupt.pause)
         return
     if record["resources"]:
         removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
     registry.update(session.spec.name, offer=None, nodes=[], resources=[])
 
 
-def remove(session: Session, unwanted: Sequence[Request], pause: Pause = time.sleep) -> None:
+def remove(session: Session, unwanted: Iterable[Request], pause: Pause = time.sleep) -> None:
     """Delete what comes of these requests; the record names it until it is gone."""
     delete(session, [name for request in unwanted for name in request.names], pause)
 
@@ -416,14 +414,13 @@ def drop_others(session: Session, choice: Choice, pause: Pause | None = None) ->
     delete(session, others, pause or session.interrupt.pause)
 
 
-def delete(session: Session, names: Sequence[str], pause: Pause = time.sleep) -> None:
-    record = registry.record(session.spec.name)
-    if record is None or not names:
-        return
-    labels = removal.labels_of(record)
-    removal.delete_all(session.provider.get(), names, labels, pause)
-    left = (registry.record(session.spec.name) or {}).get("resources", ())
-    registry.update(session.spec.name, resources=[name for name in left if name not in names])
+def delete(session: Session, names: Collection[str], pause: Pause = time.sleep) -> None:
+    """Those of the names that are on record: of others there is nothing."""
+    record = registry.record(session.spec.name) or {}
+    if there := [name for name in record.get("resources", ()) if name in names]:
+        removal.delete_all(session.provider.get(), there, removal.labels_of(record), pause)
+        left = [name for name in on_record(session) if name not in there]
+        registry.update(session.spec.name, resources=left)
 
 
 def explained(session: Session, refused: Refused) -> Refused:

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from launcher import cluster
+from launcher import cluster, registry
 from launcher.accelerators import lookup
 from launcher.cluster import Expected, Host, require_true
 from launcher.compose import WORKLOADS, compose
 from launcher.emulator.machine import guest
 from launcher.emulator.tpu.wire import v2
-from launcher.errors import ClusterError, ConfigError
+from launcher.errors import ClusterError, ConfigError, ProvisioningError, Reason, Refused
 from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
-from launcher.plan import Plan, make_plan, part_of
+from launcher.plan import Choice, Plan, make_plan, part_of
 from launcher.providers.states import State
 from launcher.provisioning import elastic, joining, slices
 from launcher.provisioning.chain import Memory
@@ -151,7 +151,7 @@ def test_a_record_of_a_part_is_the_run_of_its_size(nodes: list[int], is_ours: bo
     found = recorded_choice(session, record)
     assert found is not None
     assert node_names(found) == names
-    assert slices.requests_of(found, None) == list(found.requests)
+    assert list(slices.requests_of(found, None).values()) == list(found.requests)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,61 @@ def test_what_an_earlier_launcher_has_left_is_used_as_far_as_it_is_there(
     assert slices.are_coming(states, record) == comes
     replacing = {**record, "incarnations": {"s0": "a", "s1": "b"}}
     assert not slices.are_coming(states, replacing)
+
+
+class Forbidding:
+    """An API that lets this user do nothing."""
+
+    endpoint = "127.0.0.1:1"
+
+    def create(self, *_: Any) -> None:
+        raise Refused(Reason.PERMISSION, "you may not create", outright=True)
+
+    def delete(self, *_: Any) -> None:
+        raise ProvisioningError("you may not look")
+
+
+@pytest.fixture
+def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A session with two slices on record, which it has asked for in attempt 0."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path))
+    session = session_of("mode.slices=2")
+    session.owner, session.states = "me", {}
+    session.folder = SimpleNamespace(attempt=0, path=tmp_path, event=lambda *_, **__: None)
+    session.interrupt = SimpleNamespace(check=lambda: None, pause=lambda _: None)
+    session.provider = SimpleNamespace(get=Forbidding)
+    registry.write_record("t", slices.intent(session, "run-t", False))
+    first = session.plan.first
+    assert slices.put_on_record(session, first, first.requests, "a") == set(node_names(first))
+    return session
+
+
+def test_a_replacement_that_is_forbidden_is_no_deletion_that_fails(up: Any) -> None:
+    """What was refused outright never was, and the slice that is kept stays on record."""
+    choice = up.plan.first
+    gone, kept = node_names(choice)
+    registry.update("t", resources=[kept])
+
+    def meanwhile(_choice: Choice, _incarnation: str, creating: slices.Creating) -> None:
+        creating[0].result()
+
+    with pytest.raises(Refused, match="you may not create"):
+        slices.take(up, choice, lambda *_: None, meanwhile, {0})
+    assert (registry.record("t") or {})["resources"] == [kept]
+    registry.update("t", resources=[gone, kept])  # by another launcher: it may be there
+    with pytest.raises(ProvisioningError, match="you may not look"):
+        slices.take(up, choice, lambda *_: None, meanwhile, {0})
+    assert sorted((registry.record("t") or {})["resources"]) == [gone, kept]
+
+
+def test_slices_that_are_held_were_asked_for_when_they_were(up: Any) -> None:
+    up.folder.attempt = 3
+    assert not slices.put_on_record(up, up.plan.first, (), "")
+    record = registry.record("t") or {}
+    assert (record["asked_in"], set(record["incarnations"].values())) == (0, {"a"})
+    slices.put_on_record(up, up.plan.first, up.plan.first.requests, "b")
+    record = registry.record("t") or {}
+    assert (record["asked_in"], set(record["incarnations"].values())) == (3, {"b"})
 
 
 def test_every_host_is_told_what_its_metadata_has_to_say() -> None:
