@@ -7,6 +7,7 @@ the first order to start is given.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,17 +36,20 @@ class HostsLost(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is new in each attempt, beside the plan's processes. Times are seconds.
+    """What runs on the hosts, and what ends it. Times are seconds.
 
-    `reattach`: for how long the processes go on without a supervisor. `hang_timeout`: from the last
-    output or metrics of any process to the end of all; None: never. `standby`: the hosts make the
-    imports of the next attempt meanwhile. `recalled`: why the processes are to save and leave now,
-    for another attempt; "" while they are not.
+    `key`: 128 random bits, by which the agents know the attempt. `reattach`: for how long the
+    processes go on without a supervisor. `hang_timeout`: from the last output or metrics of any
+    process to the end of all; None: never. `standby`: the hosts make the imports of the next
+    attempt meanwhile. `recalled`: why the processes are to save and leave now, for another attempt;
+    "" while they are not.
     """
 
     number: int
+    key: str
     code: str  # digest of the packed working directory
-    env: Mapping[str, str]
+    processes: Sequence[Process]
+    env: Mapping[str, str]  # beside that of each process
     grace: float
     straggler_timeout: float | None
     hang_timeout: float | None = None
@@ -57,23 +61,20 @@ class Attempt:
 def run(
     address: str,
     hosts: Mapping[Place, Host],
-    processes: Sequence[Process],
     attempt: Attempt,
     sink: Sink,
     pause: Pause,
-    key: str | None = None,
 ) -> Report:
     """Run one attempt to its end. The endings are complete: one for each process.
 
     Whatever happens, `Interrupted` included, every living host has ended its processes, or is
     among the endings as lost, when this returns or raises. Raises HostsLost before the start, and
-    Superseded when another supervisor has taken the attempt over by its `key` (one of 128 random
-    bits, made up here if None): then nothing is ended.
+    Superseded when another supervisor has taken the attempt over by its key: then nothing is ended.
     """
-    gang = make_gang(address, hosts, processes, attempt, key)
+    gang = make_gang(address, hosts, attempt)
 
     def begin() -> list[Ending]:
-        orders = make_orders(gang, hosts, processes, attempt, pause)
+        orders = make_orders(gang, hosts, attempt, pause)
         gang.ordered = True
         started = ask(hosts, lambda host: host.agent.start.remote(orders[host.place]), pause)
         if not all(started.values()):
@@ -86,9 +87,7 @@ def run(
 def attach(
     address: str,
     hosts: Mapping[Place, Host],
-    processes: Sequence[Process],
     attempt: Attempt,
-    key: str,
     offsets: Mapping[Member, Sequence[int]],
     sink: Sink,
     pause: Pause,
@@ -98,7 +97,7 @@ def attach(
     `offsets` say what is known of each process: bytes of output, lines of metrics; the sink is told
     all that came later, and every exit and notice again. A host without this attempt is lost.
     """
-    gang = make_gang(address, hosts, processes, attempt, key)
+    gang = make_gang(address, hosts, attempt)
 
     def begin() -> list[Ending]:
         gang.ordered = True
@@ -106,26 +105,20 @@ def attach(
         answers = ask(hosts, lambda host: host.agent.attach.remote(orders[host.place]), pause)
         if "later" in answers.values():
             raise gang.supersede()
-        strangers = {place for place, answer in answers.items() if answer != key}
+        strangers = {place for place, answer in answers.items() if answer != attempt.key}
         return gang.lose(strangers, "its agent knows nothing of the attempt", sink)
 
     return conduct(gang, attempt, sink, pause, begin)
 
 
-def make_gang(
-    address: str,
-    hosts: Mapping[Place, Host],
-    processes: Sequence[Process],
-    attempt: Attempt,
-    key: str | None,
-) -> Gang:
+def make_gang(address: str, hosts: Mapping[Place, Host], attempt: Attempt) -> Gang:
     return Gang(
         address,
         hosts,
-        [member_of(process, processes) for process in processes],
+        members_of(attempt.processes),
         attempt.straggler_timeout,
         hang_timeout=attempt.hang_timeout,
-        key=key,
+        key=attempt.key,
         recalled=attempt.recalled,
     )
 
@@ -221,19 +214,17 @@ def pieces(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
     yield current, True
 
 
-def member_of(process: Process, processes: Sequence[Process]) -> Member:
-    single = sum(other.place == process.place for other in processes) == 1
-    return Member(process.slice, process.host, process.index, single)
+def members_of(processes: Sequence[Process]) -> list[Member]:
+    """One for each process, in their order."""
+    on = Counter(process.place for process in processes)
+    return [Member(p.slice, p.host, p.index, on[p.place] == 1) for p in processes]
 
 
 def make_orders(
-    gang: Gang,
-    hosts: Mapping[Place, Host],
-    processes: Sequence[Process],
-    attempt: Attempt,
-    pause: Pause,
+    gang: Gang, hosts: Mapping[Place, Host], attempt: Attempt, pause: Pause
 ) -> dict[Place, dict[str, Any]]:
-    """What each agent is to start: the plan's processes with this attempt's rendezvous."""
+    """What each agent is to start: the attempt's processes with a rendezvous of their own."""
+    processes = attempt.processes
     ports = ports_of_host(max(process.index for process in processes) + 1)
     prepared = ask(
         hosts, lambda host: host.agent.prepare.remote(attempt.code, gang.key, ports), pause

@@ -39,6 +39,7 @@ from launcher.judging.evidence import Cancelled, Earlier, Evidence, Refusal
 from launcher.judging.outcome import Budget as Limit
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict, judge
+from launcher.plan import Process
 from launcher.providers import KINDS
 from launcher.provisioning.holding import LOOK_SECONDS, Hold, Holding
 from launcher.provisioning.provision import Joined
@@ -161,7 +162,7 @@ def one_attempt(
     joined = holding.ready()
     found = alive_on(session, joined, going_on) if going_on else None
     digest = code.digest()
-    asked = program_of(session.spec, joined, make_attempt(session, digest))
+    asked = program_of(session.spec, digest, joined.choice.processes)
     if found and found["program"] != asked and not (keep_ended and found["over"]):
         session.tell("other", "what runs there is another program, or has other arguments: it ends")
         found = None
@@ -169,8 +170,9 @@ def one_attempt(
         session.folder.turn_to(found["number"])
     else:
         account.begin_attempt(resumed=session.folder.attempt > 0)
-    wish = recalls(session, account, holding)
-    ended = run_gang(session, joined, code, digest, account, found, wish)
+    key = found["key"] if found else secrets.token_hex(16)
+    attempt = make_attempt(session, joined, digest, key, recalls(session, account, holding))
+    ended = run_gang(session, joined, account, attempt, None if found else code)
     evidence = inquire(session, joined, ended, account)
     judged = judge(evidence)
     write_verdict(session, judged, evidence)
@@ -220,26 +222,21 @@ def alive_on(
 def run_gang(
     session: Session,
     joined: Joined,
-    code: Code,
-    digest: str,
     account: Account,
-    found: Mapping[str, Any] | None,
-    recalled: Callable[[], str],
+    attempt: fanout.Attempt,
+    code: Code | None,
 ) -> Report:
-    """Ship the code and run, or follow what runs; lost hosts are endings as well.
+    """Ship the code and run, or follow what runs (None); lost hosts are endings as well.
 
     Raises HeadLost where the head is not ours to make anew.
     """
-    processes = joined.choice.processes
-    attempt = make_attempt(session, digest)
-    attempt = dataclasses.replace(attempt, recalled=recalled)
     try:
-        if found:
-            return follow(session, joined, account, attempt, found["key"])
+        if code is None:
+            return follow(session, joined, account, attempt)
         fill_hosts(session, joined, code, attempt)
         return start(session, joined, account, attempt)
     except fanout.HostsLost as lost:
-        members = [fanout.member_of(p, processes) for p in processes if p.place in lost.places]
+        members = [m for m in fanout.members_of(attempt.processes) if m.place in lost.places]
         endings = [Ending(member, None, str(lost), time.time()) for member in members]
         return Report(endings=tuple(endings))
     except coordinator.HeadLost as lost:
@@ -251,28 +248,22 @@ def run_gang(
             session.timeline.enter("recovery")
 
 
-def follow(
-    session: Session, joined: Joined, account: Account, attempt: fanout.Attempt, key: str
-) -> Report:
+def follow(session: Session, joined: Joined, account: Account, attempt: fanout.Attempt) -> Report:
     """Go on with what another supervisor has started."""
-    processes, feed = joined.choice.processes, Feed(session, account)
+    feed = Feed(session, account)
     text = f"to attempt {attempt.number}, which went on by itself"
     session.tell("attached", text, attempt=attempt.number)
     session.timeline.begin_attempt()
     feed.catch_up()
-    known = session.folder.known([fanout.member_of(p, processes) for p in processes])
+    known = session.folder.known(fanout.members_of(attempt.processes))
     pause = watchful_pause(session, joined)
-    return fanout.attach(
-        joined.head.address, joined.hosts, processes, attempt, key, known, feed, pause
-    )
+    return fanout.attach(joined.head.address, joined.hosts, attempt, known, feed, pause)
 
 
 def start(session: Session, joined: Joined, account: Account, attempt: fanout.Attempt) -> Report:
-    processes, feed = joined.choice.processes, Feed(session, account)
-    key = secrets.token_hex(16)
-    put_on_record(session, joined, account, attempt, key)
-    pause = watchful_pause(session, joined)
-    return fanout.run(joined.head.address, joined.hosts, processes, attempt, feed, pause, key)
+    put_on_record(session, account, attempt)
+    feed, pause = Feed(session, account), watchful_pause(session, joined)
+    return fanout.run(joined.head.address, joined.hosts, attempt, feed, pause)
 
 
 def fill_hosts(session: Session, joined: Joined, code: Code, attempt: fanout.Attempt) -> None:
@@ -282,45 +273,47 @@ def fill_hosts(session: Session, joined: Joined, code: Code, attempt: fanout.Att
     session.screen.wait("")
 
 
-def put_on_record(
-    session: Session, joined: Joined, account: Account, attempt: fanout.Attempt, key: str
-) -> None:
+def put_on_record(session: Session, account: Account, attempt: fanout.Attempt) -> None:
     """That this attempt is about to run on the hosts, for a supervisor that comes after this."""
-    program = program_of(session.spec, joined, attempt)
-    running = {"number": attempt.number, "key": key, "program": program}
-    session.under_way.write(running)
+    program = program_of(session.spec, attempt.code, attempt.processes)
+    session.under_way.write({"number": attempt.number, "key": attempt.key, "program": program})
     account.save(session)
-    processes = len(joined.choice.processes)
+    processes = len(attempt.processes)
     count = "1 process" if processes == 1 else f"{processes} processes"
     session.tell("started", f"attempt {attempt.number}: {count}", attempt=attempt.number)
     session.timeline.begin_attempt()
 
 
-def program_of(spec: Spec, joined: Joined, attempt: fanout.Attempt) -> str:
-    """Tells programs apart: the code, the arguments and what is set for each process; in which
-    order `workload.args` were given does not matter.
+def program_of(spec: Spec, code: str, processes: Sequence[Process]) -> str:
+    """Tells programs apart: the digest of the code, the arguments and what is set for each process;
+    in which order `workload.args` were given does not matter.
     """
     named = len(spec.workload.args) if spec.workload else 0
     ranks = []
-    for process in joined.choice.processes:
+    for process in processes:
         target = len(process.argv) - named
         argv = [*process.argv[:target], *sorted(process.argv[target:])]
         ranks.append([argv, dict(process.env)])
-    text = json.dumps([attempt.code, ranks], sort_keys=True)
+    text = json.dumps([code, ranks], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def make_attempt(session: Session, code: str) -> fanout.Attempt:
+def make_attempt(
+    session: Session, joined: Joined, code: str, key: str, recalled: Callable[[], str]
+) -> fanout.Attempt:
     retry, number = session.spec.retry, session.folder.attempt
     return fanout.Attempt(
-        number,
-        code,
-        attempt_env(session, number),
-        retry.grace,
-        retry.straggler_timeout,
-        retry.hang_timeout,
-        retry.reattach_timeout,
+        number=number,
+        key=key,
+        code=code,
+        processes=joined.choice.processes,
+        env=attempt_env(session, number),
+        grace=retry.grace,
+        straggler_timeout=retry.straggler_timeout,
+        hang_timeout=retry.hang_timeout,
+        reattach=retry.reattach_timeout,
         standby=session.spec.mode.standby,
+        recalled=recalled,
     )
 
 

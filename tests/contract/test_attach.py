@@ -152,7 +152,7 @@ def test_without_a_reattach_time_a_dead_supervisor_ends_all_at_once(hosts: Hosts
 
 def test_the_later_supervisor_wins_and_the_earlier_one_learns_why(hosts: Hosts) -> None:
     hosts.start(python(SLEEP), python(SLEEP), reattach=LONG)
-    earlier, attempt = hosts.gang, fanout.Attempt(0, "c0de", {}, 0.2, None)
+    earlier, attempt = hosts.gang, fanout.Attempt(0, "k", "c0de", (), {}, 0.2, None)
     errors: list[Exception] = []
 
     def follow_earlier() -> None:

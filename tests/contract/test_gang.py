@@ -303,7 +303,7 @@ def test_a_frozen_host_is_lost(hosts: Hosts) -> None:
 
 
 def test_an_attempt_is_followed_to_its_end_and_forgotten(hosts: Hosts) -> None:
-    attempt = fanout.Attempt(0, "c0de", {}, 0.2, None)
+    attempt = fanout.Attempt(0, "k", "c0de", (), {}, 0.2, None)
 
     def begin() -> list[member.Ending]:
         hosts.start(python("print('one')"), python("print('two')"))

@@ -47,7 +47,7 @@ agent = ray.remote(Agent).options(**options).remote()
 hosts = {(0, 0): cluster.Host(0, 0, "node", "127.0.0.9", "", "", agent)}
 program = "for i in range(400): print(i, flush=True); __import__('time').sleep(0.01)"
 process = Process(slice=0, host=0, index=0, rank=0, argv=(sys.executable, "-c", program), env={})
-attempt = fanout.Attempt(0, "c0de", {}, 1.0, None, reattach=60.0)
+attempt = fanout.Attempt(0, "k" * 32, "c0de", [process], {}, 1.0, None, reattach=60.0)
 
 class Sink:
     def output(self, member, chunk):
@@ -58,13 +58,13 @@ class Sink:
     def noticed(self, notice): pass
     def hung(self, hang): pass
 
-common = {"sink": Sink(), "pause": lambda seconds: None, "key": "k" * 32}
+common = {"sink": Sink(), "pause": lambda seconds: None}
 if verb == "run":
     (Path.home() / ".launcher/code/c0de").mkdir(parents=True)
-    report = fanout.run("127.0.0.9", hosts, [process], attempt, **common)
+    report = fanout.run("127.0.0.9", hosts, attempt, **common)
 else:
     offsets = {Member(0, 0): (os.path.getsize(log), 0)}
-    report = fanout.attach("127.0.0.9", hosts, [process], attempt, offsets=offsets, **common)
+    report = fanout.attach("127.0.0.9", hosts, attempt, offsets=offsets, **common)
 print(json.dumps([[e.code, e.collateral, e.tail[-4:]] for e in report.endings]))
 ray.kill(agent)
 """
