@@ -5,17 +5,16 @@ Two of a network, shared by all its users, made when absent and never deleted: t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError
 
-from launcher.errors import ProvisioningError
 from launcher.providers import Pause
-from launcher.providers.calls import CALL_SECONDS, LOG_IN, read_if_there
+from launcher.providers.calls import CALL_SECONDS, read_if_there
 from launcher.provisioning.requests import TAG
-from launcher.remote.operations import await_operation
+from launcher.remote.operations import await_operation, told
 from launcher.spec import Machine
 
 # https://cloud.google.com/iap/docs/using-tcp-forwarding#create-firewall-rule
@@ -64,16 +63,8 @@ def require(project: str, root: str | None, machine: Machine, pause: Pause) -> N
     for rule in rules(machine):
         if read_if_there(client.get, project=project, firewall=rule["name"]):
             continue
-        resource = compute_v1.Firewall(rule)
-        try:
-            call = {"project": project, "firewall_resource": resource}
+        call = {"project": project, "firewall_resource": compute_v1.Firewall(rule)}
+        taken = contextlib.suppress(exceptions.Conflict)  # another launcher has been faster
+        with told(f"firewall rule {rule['name']}"), taken:
             operation = client.insert(**call, timeout=CALL_SECONDS)
             await_operation(operation, RULE_SECONDS, pause)
-        except exceptions.Conflict:
-            continue
-        except ProvisioningError as error:
-            raise ProvisioningError(f"firewall rule {rule['name']}: {error}") from error
-        except exceptions.GoogleAPICallError as error:
-            raise ProvisioningError(f"firewall rule {rule['name']}: {error.message}") from error
-        except GoogleAuthError as error:
-            raise ProvisioningError(f"firewall rule {rule['name']}: {error}; {LOG_IN}") from error

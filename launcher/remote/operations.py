@@ -1,8 +1,10 @@
-"""Waits for a long-running operation of Compute Engine."""
+"""Changes of Compute Engine: the wait for a long-running operation, and what its errors are."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from google.api_core import exceptions
@@ -11,6 +13,7 @@ from requests import RequestException
 
 from launcher.errors import ProvisioningError
 from launcher.providers import Pause
+from launcher.providers.calls import LOG_IN
 
 POLL_SECONDS = 0.2
 # Of a poll, these tell nothing of what is being changed.
@@ -36,3 +39,16 @@ def await_operation(operation: Any, seconds: float, pause: Pause) -> None:
         pause(POLL_SECONDS)
     if failure := operation.exception():
         raise failure
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Every error of a change as ProvisioningError, which says what was to be changed."""
+    try:
+        yield
+    except ProvisioningError as error:
+        raise ProvisioningError(f"{what}: {error}") from error
+    except exceptions.GoogleAPICallError as error:
+        raise ProvisioningError(f"{what}: {type(error).__name__}: {error.message}") from error
+    except GoogleAuthError as error:
+        raise ProvisioningError(f"{what}: {error}; {LOG_IN}") from error

@@ -21,18 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError
 
 from launcher import registry
 from launcher.config.values import as_name
 from launcher.errors import ConfigError, ProvisioningError
 from launcher.invocation import owner
 from launcher.providers import KINDS, Pause
-from launcher.providers.calls import CALL_SECONDS, LOG_IN, read, read_if_there
+from launcher.providers.calls import CALL_SECONDS, read, read_if_there
 from launcher.provisioning import prices
 from launcher.provisioning.requests import CLOUD_PLATFORM, LABEL_MACHINE, LABEL_OWNER, TAG
 from launcher.remote import firewall
-from launcher.remote.operations import await_operation
+from launcher.remote.operations import await_operation, told
 from launcher.spec import ProviderSpec, Spec
 from launcher.startup import VM, startup_script
 
@@ -202,20 +201,16 @@ class Instances:
         from google.cloud import compute_v1
 
         resource = compute_v1.Instance(instance)
-        call = {**self._zone, "instance_resource": resource}
-        return self._change(lambda: self._client.insert(**call, timeout=CALL_SECONDS), pause)
+        return self._change(self._client.insert, pause, instance_resource=resource)
 
     def start(self, pause: Pause) -> str:
-        call = {**self._zone, "instance": self.vm.name}
-        return self._change(lambda: self._client.start(**call, timeout=CALL_SECONDS), pause)
+        return self._change(self._client.start, pause, instance=self.vm.name)
 
     def stop(self, pause: Pause) -> str:
-        call = {**self._zone, "instance": self.vm.name}
-        return self._change(lambda: self._client.stop(**call, timeout=CALL_SECONDS), pause)
+        return self._change(self._client.stop, pause, instance=self.vm.name)
 
     def delete(self, pause: Pause) -> str:
-        call = {**self._zone, "instance": self.vm.name}
-        return self._change(lambda: self._client.delete(**call, timeout=CALL_SECONDS), pause)
+        return self._change(self._client.delete, pause, instance=self.vm.name)
 
     def console(self, size: int = 3000) -> str:
         """The end of its serial port's output."""
@@ -225,24 +220,19 @@ class Instances:
         except ProvisioningError as error:
             return f"(not to be had: {error})"
 
-    def _change(self, begin: Callable[[], Any], pause: Pause) -> str:
+    def _change(self, method: Callable[..., Any], pause: Pause, **what: Any) -> str:
         """Make a change; "" once it is made.
 
         One that the server says is made already, or is being made, by whomever, is no error: its
         words are returned then, after a pause, since only a look tells what there is.
         """
-        try:
-            await_operation(begin(), CHANGE_SECONDS, pause)
-        except (exceptions.Conflict, exceptions.NotFound) as error:
-            pause(AGAIN_SECONDS)
-            return f": {error.message}"
-        except ProvisioningError as error:
-            raise ProvisioningError(f"{self.vm.title}: {error}") from error
-        except exceptions.GoogleAPICallError as error:
-            message = f"{self.vm.title}: {type(error).__name__}: {error.message}"
-            raise ProvisioningError(message) from error
-        except GoogleAuthError as error:
-            raise ProvisioningError(f"{self.vm.title}: {error}; {LOG_IN}") from error
+        with told(self.vm.title):
+            try:
+                operation = method(**self._zone, **what, timeout=CALL_SECONDS)
+                await_operation(operation, CHANGE_SECONDS, pause)
+            except (exceptions.Conflict, exceptions.NotFound) as error:
+                pause(AGAIN_SECONDS)
+                return f": {error.message}"
         return ""
 
 
