@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ from launcher.emulator import client
 from launcher.errors import ProvisioningError
 from launcher.record import RUNS
 
+START_SECONDS = 60.0  # for an emulator
 LEAVE_SECONDS = 20.0  # for what ends by itself, such as an emulator that is empty
 
 
@@ -74,30 +74,40 @@ def opened(rehearsal: Path, name: str) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def emulator(place: Place) -> Iterator[str]:
-    """The endpoint of the place's emulator, which lives at least as long as the block."""
-    argv = [sys.executable, "-m", "launcher.emulator", "serve"]
+    """The endpoint of the place's emulator, which lives at least as long as the block.
+
+    Raises ProvisioningError if it does not start.
+    """
     state = client.make_state_dir(place.home / "emulator")
     with (state / "emulator.log").open("wb") as log:
         process = subprocess.Popen(
-            [*argv, "--state-dir", str(state)],
+            [sys.executable, "-m", "launcher.emulator", "serve", "--state-dir", str(state)],
             env=place.env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=log,
             stderr=log,
             start_new_session=True,
         )
-    assert process.stdout is not None
-    with process, process.stdout as out:
-        line = out.readline()
-        if not line:
+    try:
+        started = lambda: client.read_endpoint(state) or process.poll() is not None  # noqa: E731
+        wait_until(started, START_SECONDS)
+        if (endpoint := client.read_endpoint(state)) is None:
             raise ProvisioningError(f"the emulator did not start: {state / 'emulator.log'}")
-        endpoint = str(json.loads(line)["endpoint"])
-        try:
-            with client.attach(endpoint):
-                yield endpoint
-            wait_until(lambda: process.poll() is not None)
-        finally:
-            process.terminate()
+        with client.attach(endpoint):
+            yield endpoint
+        wait_until(lambda: process.poll() is not None)
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """By SIGTERM, else by SIGKILL."""
+    process.terminate()
+    try:
+        process.wait(LEAVE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def leaks(place: Place, endpoint: str) -> list[str]:
@@ -142,7 +152,7 @@ def command(process: Any) -> str:
         return "gone"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = LEAVE_SECONDS) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = LEAVE_SECONDS) -> None:
     """Returns when it holds, or after so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:

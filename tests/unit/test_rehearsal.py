@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.config.values import is_name
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, ProvisioningError
+from launcher.rehearsal import place as places
 from launcher.rehearsal import table
 from launcher.rehearsal.compare import Lost, compare, is_compared, lost
 from launcher.rehearsal.conduct import Ran
@@ -37,6 +39,20 @@ from launcher.verbs.rehearse import own_words, rehearse
 
 COURSE = Course(steps=60, seconds=10.0, saves=True)
 SILENT = Course(steps=None, seconds=10.0, saves=False)
+
+
+def test_an_emulator_that_does_not_start_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mute = tmp_path / "mute"
+    mute.write_text("#!/bin/sh\nexec sleep 600\n")
+    mute.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(mute))
+    monkeypatch.setattr(places, "START_SECONDS", 0.1)
+    with places.opened(tmp_path / "rehearsal", "one") as place:
+        with pytest.raises(ProvisioningError, match="did not start"), places.emulator(place):
+            pass
+        assert not place.processes()
 
 
 # --- scenarios ------------------------------------------------------------------------------------
