@@ -13,6 +13,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from launcher.errors import ClusterError
 
 ENTRYPOINT = 'exec "${LAUNCHER_PYTHON:-python3}" -m launcher.remote.entry'
 SUBMIT_SECONDS = 120.0  # the head's agent, which takes jobs, comes up after the dashboard
-CALL_SECONDS = 60.0
+CALL_SECONDS = 60.0  # for an answer
+TRANSFER_SECONDS = 600.0  # for a package, or a whole log
 SILENT_SECONDS = 30.0  # without news a look shows whether the job is still there
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 
@@ -66,6 +69,23 @@ def without_ray_variables() -> Iterator[None]:
         os.environ.update(kept)
 
 
+def answered(call: Callable[[], Any], seconds: float) -> Any:
+    """What a call of Ray's client gives; it has no time-out of its own. Raises TimeoutError."""
+    answer: Future[Any] = Future()
+
+    def wait() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=wait, daemon=True).start()
+    done, _ = futures.wait([answer], seconds)
+    if not done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return answer.result()
+
+
 class Jobs:
     """The jobs of one cluster. Raises ClusterError when it does not answer."""
 
@@ -77,7 +97,9 @@ class Jobs:
         self._url = dashboard.url
         headers = {"Authorization": f"Bearer {dashboard.token}"} if dashboard.token else {}
         with self._told(), without_ray_variables():
-            self._client = JobSubmissionClient(dashboard.url, headers=headers)
+            self._client: Any = answered(
+                lambda: JobSubmissionClient(dashboard.url, headers=headers), CALL_SECONDS
+            )
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -111,18 +133,21 @@ class Jobs:
         if self.state(job) is not None:
             return
         with self._told():
-            self._client.submit_job(
-                entrypoint=ENTRYPOINT,
-                submission_id=job,
-                runtime_env={"working_dir": str(package), "env_vars": dict(env)},
-                metadata={"launcher": job},
+            answered(
+                lambda: self._client.submit_job(
+                    entrypoint=ENTRYPOINT,
+                    submission_id=job,
+                    runtime_env={"working_dir": str(package), "env_vars": dict(env)},
+                    metadata={"launcher": job},
+                ),
+                TRANSFER_SECONDS,
             )
 
     def state(self, job: str) -> State | None:
         """None when the cluster knows of no such job."""
         with self._told():
             try:
-                info: Any = self._client.get_job_info(job)
+                info = answered(lambda: self._client.get_job_info(job), CALL_SECONDS)
             except RuntimeError as error:
                 if "status code 404" in str(error):
                     return None
@@ -132,12 +157,12 @@ class Jobs:
     def stop(self, job: str) -> None:
         """Ask the job to leave; it gets SIGTERM."""
         with self._told():
-            self._client.stop_job(job)
+            answered(lambda: self._client.stop_job(job), CALL_SECONDS)
 
     def log(self, job: str) -> str:
         """All that it has said so far."""
         with self._told():
-            return str(self._client.get_job_logs(job))
+            return str(answered(lambda: self._client.get_job_logs(job), TRANSFER_SECONDS))
 
     def tail(self, job: str, pause: Pause) -> Iterator[str]:
         """What it says from the beginning on, in pieces, until the connection ends for any reason.

@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,7 +38,7 @@ from launcher.errors import (
 from launcher.hosts.member import Member
 from launcher.provisioning.requests import Identity
 from launcher.record import Progress, RunFolder, last_step
-from launcher.remote import borrow, launch, package, tunnel
+from launcher.remote import borrow, jobs, launch, package, tunnel
 from launcher.remote.follow import Lost, member_of
 from launcher.remote.frames import Decoder, Emitter, FolderFrames, Frame, Mirror, encode
 from launcher.remote.jobs import Dashboard, Jobs
@@ -471,15 +472,14 @@ class Dashboards(BaseHTTPRequestHandler):
         """Silent."""
 
 
-def test_the_state_of_a_job_that_nobody_knows_or_may_see() -> None:
+@pytest.fixture
+def dashboard() -> Iterator[str]:
+    """Its URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Dashboards) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
         try:
-            assert Jobs(Dashboard(url, "right")).state("one") is None
-            with pytest.raises(ClusterError, match=f"{url} wants a token"):
-                Jobs(Dashboard(url, "wrong")).state("one")
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
@@ -490,6 +490,26 @@ def test_a_port_that_is_no_dashboards_is_told_with_where_the_address_stands() ->
         port = closed.getsockname()[1]
     with pytest.raises(ClusterError, match=rf"answers at http://127\.0\.0\.1:{port}; .* `up` and"):
         Jobs(Dashboard(f"http://127.0.0.1:{port}", ""))
+
+
+def test_the_state_of_a_job_that_nobody_knows_or_may_see(dashboard: str) -> None:
+    assert Jobs(Dashboard(dashboard, "right")).state("one") is None
+    with pytest.raises(ClusterError, match=f"{dashboard} wants a token"):
+        Jobs(Dashboard(dashboard, "wrong")).state("one")
+
+
+def test_a_dashboard_that_falls_silent_is_given_up(
+    dashboard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = threading.Event()
+    found = Jobs(Dashboard(dashboard, "right"))
+    monkeypatch.setattr(Dashboards, "do_GET", lambda _: silent.wait())
+    monkeypatch.setattr(jobs, "CALL_SECONDS", 0.1)
+    try:
+        with pytest.raises(ClusterError, match=rf"{dashboard}: no answer within 0\.1 s"):
+            found.state("one")
+    finally:
+        silent.set()
 
 
 # --- what is known without a call
