@@ -102,7 +102,7 @@ def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined
         return taken_up(session, record, head, choice)
     broken = slices.not_usable(states, record)
     if states and len(broken) == len(states):
-        session.tell("adopt", "nothing of it is there any more: made anew")
+        session.tell("adopt", "nothing of it can be used: made anew")
         return None
     kept = set(range(len(choice.nodes))) - set(broken)
     boots = slices.boots(record)

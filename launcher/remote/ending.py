@@ -19,7 +19,7 @@ from launcher.remote import package, sites
 from launcher.remote.follow import End, Follower, Lost
 from launcher.remote.jobs import Jobs
 from launcher.remote.package import Job
-from launcher.remote.standing import Record, follower, provider_of, reached, vanished
+from launcher.remote.standing import Record, follower, reached, recorded_provider, vanished
 from launcher.screen import Screen
 
 
@@ -94,7 +94,7 @@ def take_down(jobs: Jobs, record: Record, pause: Pause) -> None:
 
 def delete_from_here(record: Record, pause: Pause = time.sleep) -> None:
     """All that carries the run's labels."""
-    with provider_of(record) as provider:
+    with recorded_provider(record) as provider:
         removal.delete_resources(record, provider.get(), pause)
     sites.forget_token(record["remote"])
 
@@ -110,6 +110,6 @@ def release(names: Iterable[str] | None, pause: Pause) -> Iterator[str]:
         if users := vm.users_of(found):
             yield f"{found.title} stays: it serves {', '.join(users)}"
             continue
-        with provider_of({"provider": found.provider}) as provider:
+        with recorded_provider({"provider": found.provider}) as provider:
             provider.get()
             yield vm.take_down(found, pause)

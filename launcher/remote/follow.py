@@ -57,7 +57,7 @@ class Follower:
                 self._take(self._jobs.tail(self._job, pause), decoder, mirror)
                 if self._end is not None:
                     return self._end
-                state = self._look()
+                state = self._jobs.state(self._job)
                 if state is None or state.ended:
                     return self._last_words(state)
                 pause(AGAIN_SECONDS)
@@ -69,7 +69,7 @@ class Follower:
         """
         try:
             with self._alone():
-                state = self._look()
+                state = self._jobs.state(self._job)
                 if state is None or state.ended:
                     return self._last_words(state)
                 mirror = Mirror(self._folder, self._job)
@@ -81,9 +81,6 @@ class Follower:
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         busy = f"{self._name} is followed by another process; `logs -f` shows it here as well"
         return registry.lock(f"mirror-{self._name}", busy)
-
-    def _look(self) -> State | None:
-        return self._jobs.state(self._job)
 
     def _last_words(self, state: State | None) -> End:
         """Of a job that has ended: what it said after the last look is still in its log."""

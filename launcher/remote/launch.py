@@ -28,8 +28,8 @@ from launcher.remote.standing import (
     Record,
     caught_up,
     follower,
-    provider_of,
     reached,
+    recorded_provider,
     settle,
     vanished,
 )
@@ -274,6 +274,6 @@ def left_behind(record: Record) -> str:
 
 
 def slice_is_lost(record: Record) -> bool:
-    with provider_of(record) as provider:
+    with recorded_provider(record) as provider:
         found = [provider.get().get(name) for name in record["nodes"]]
     return any(node is None or node.state in (State.DEAD, State.DELETING) for node in found)

@@ -116,13 +116,13 @@ def vanished(record: Record) -> bool:
     key = record["remote"].get("vm")
     if key is None or (found := vm.find(key)) is None:
         return key is not None
-    with provider_of(record) as provider:
+    with recorded_provider(record) as provider:
         provider.get()
         instance = vm.Instances(found).get()
     return instance is None or instance.status not in ("PROVISIONING", "STAGING", "RUNNING")
 
 
-def provider_of(record: Record) -> contextlib.closing[LazyProvider]:
+def recorded_provider(record: Record) -> contextlib.closing[LazyProvider]:
     return contextlib.closing(LazyProvider(ProviderSpec(**record["provider"])))
 
 

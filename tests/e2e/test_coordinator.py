@@ -14,7 +14,7 @@ import pytest
 
 from launcher.remote import vm
 from launcher.remote.launch import STEADY_SECONDS
-from launcher.remote.standing import provider_of
+from launcher.remote.standing import recorded_provider
 from tests.e2e.conftest import Place
 
 pytestmark = pytest.mark.e2e
@@ -254,7 +254,7 @@ def delete_vm(place: Place) -> None:
         patch.setenv("LAUNCHER_HOME", str(place.home))
         found = vm.find(path.stem)
         assert found is not None
-        with provider_of({"provider": found.provider}) as provider:
+        with recorded_provider({"provider": found.provider}) as provider:
             provider.get()
             vm.deleted(vm.Instances(found), time.sleep)
 
