@@ -1,1 +1,1 @@
-"""Attempts of a run: started on all hosts, followed, charged, begun again."""
+"""Attempts of a run: what they hold; started on all hosts, followed, charged, begun again."""

@@ -20,6 +20,7 @@ from launcher.attempts.account import Account, open_account
 from launcher.attempts.budget import SinceProgress
 from launcher.attempts.feed import Feed
 from launcher.attempts.gang import Report
+from launcher.attempts.holding import LOOK_SECONDS, Hold, Holding
 from launcher.attempts.inquiry import inquire, news_seconds
 from launcher.attempts.packed import AsItIs, Code
 from launcher.attempts.result import report, summarise
@@ -41,7 +42,6 @@ from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict, judge
 from launcher.plan import Process
 from launcher.providers import KINDS
-from launcher.provisioning.holding import LOOK_SECONDS, Hold, Holding
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 from launcher.source import Manifest

@@ -1,1 +1,1 @@
-"""Slices: what to ask for, in which order; what is held of it, and how it is given back."""
+"""Slices: what to ask for, in which order, and how it is given back."""

@@ -9,11 +9,11 @@ from dataclasses import replace
 from types import TracebackType
 
 from launcher import coordinator, registry
+from launcher.attempts.holding import Holding
 from launcher.attempts.supervise import HEAD_LOOK_SECONDS
 from launcher.errors import PreemptionBudgetSpent, Refused, SliceLost
 from launcher.head_watch import HeadWatch
 from launcher.interrupt import Together
-from launcher.provisioning.holding import Holding
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 from launcher.sweep import layout

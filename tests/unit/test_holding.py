@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from launcher.attempts.holding import Holding
 from launcher.compose import compose
 from launcher.coordinator import Head
 from launcher.errors import ProvisioningError
@@ -20,7 +21,6 @@ from launcher.judging.verdict import Verdict
 from launcher.plan import Choice, make_plan
 from launcher.provisioning import provision
 from launcher.provisioning.chain import REMEMBER_SECONDS, Memory
-from launcher.provisioning.holding import Holding
 from launcher.provisioning.prices import Bill
 from launcher.provisioning.provision import Joined
 from launcher.provisioning.requests import Identity
@@ -163,7 +163,7 @@ def test_slices_are_let_go_of_though_a_probe_cannot_be_ended(
             raise ProvisioningError("the record cannot be written")
 
     monkeypatch.setattr(provision, "acquired", acquired)
-    monkeypatch.setattr("launcher.provisioning.holding.probe_for", lambda *_: Stuck())
+    monkeypatch.setattr("launcher.attempts.holding.probe_for", lambda *_: Stuck())
     session: Any = SimpleNamespace(spec=SimpleNamespace(keep=False))
     with pytest.raises(ProvisioningError), Holding(session) as holding:
         holding.ready()
