@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from launcher import coordinator
 from launcher.coordinator import SILENCE_SECONDS, Head, HeadLost
 from launcher.deadline import Deadline
-from launcher.errors import LauncherError
+from launcher.errors import Interrupted, LauncherError
 from launcher.greeting import Greeting
 
 RENEW_SECONDS = 60.0  # for a head to start
@@ -52,11 +52,14 @@ class HeadWatch:
 
 
 @contextlib.contextmanager
-def renewing(head: Head) -> Iterator[list[str]]:
-    """While the block calls Ray, which waits for a head that dies for up to 205 s and hears nothing
-    meanwhile: another one takes its place, once. Gives why, if it happens.
+def renewing(head: Head, seconds: float) -> Iterator[Callable[[], None]]:
+    """A block that calls Ray, which waits for a head that dies: for 205 s to connect, for 60 s to
+    make an actor, and then ends the process; it hears nothing meanwhile. Another head takes the
+    place of one that dies, once, and Ray gives up the old one.
+
+    Gives what the block may call to find out. Raises HeadLost if it has happened.
     """
-    over, watch, lost = threading.Event(), HeadWatch(head, 0.5), list[str]()
+    over, watch, lost = threading.Event(), HeadWatch(head, seconds), list[str]()
 
     def care() -> None:
         while not (lost or over.wait(0.1)):
@@ -69,10 +72,20 @@ def renewing(head: Head) -> Iterator[list[str]]:
                 coordinator.renew_head(head, RENEW_SECONDS, time.sleep)
         watch.close()
 
+    def check() -> None:
+        if lost:
+            raise HeadLost(lost[0])
+
     thread = threading.Thread(target=care, daemon=True)
     thread.start()
     try:
-        yield lost
+        yield check
+        check()
+    except Interrupted:
+        raise
+    except Exception:
+        check()
+        raise
     finally:
         over.set()
         thread.join()

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from launcher import cluster, coordinator, registry
 from launcher.coordinator import Head, HeadLost
 from launcher.errors import ClusterError
-from launcher.head_watch import HeadWatch, renewing
+from launcher.head_watch import renewing
 from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
 from launcher.plan import Choice
@@ -22,6 +22,7 @@ from launcher.ranks import megascale
 from launcher.session import Session
 
 HEAD_SECONDS = 60.0
+HEAD_LOOK_SECONDS = 1.0
 LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
 NONE: Mapping[int, cluster.Expected] = MappingProxyType({})
 
@@ -91,7 +92,7 @@ def join_once(
     creating: slices.Creating,
 ) -> Mapping[Place, cluster.Host]:
     """As `join_new`, with one head. Raises HeadLost."""
-    arrival, looks, watch = Arrival(creating), 0, HeadWatch(head, LOOK_SECONDS)
+    arrival, looks = Arrival(creating), 0
 
     def check(seconds: float) -> None:
         nonlocal looks
@@ -100,8 +101,6 @@ def join_once(
         for future in creating:
             if future.done():
                 future.result()
-        if cluster.is_connected():
-            watch.look()
         if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
             looks = due
             slices.require_alive(session, choice, new)
@@ -112,9 +111,15 @@ def join_once(
     def log(node: str, worker: int) -> str:
         return console(session, choice, node, worker)
 
+    def watchful(seconds: float) -> None:
+        require_head()
+        check(seconds)
+
     try:
-        be_driver(session, head, check)
-        return join(session, choice, new, is_late, log, check)
+        await_head(session, head, check)
+        with renewing(head, HEAD_LOOK_SECONDS) as require_head:
+            be_driver(session, head)
+            return join(session, choice, new, is_late, log, watchful)
     except HeadLost:
         raise
     except ClusterError:
@@ -149,20 +154,18 @@ class Arrival:
         return 0.0 if self._coming else time.monotonic() - self._since
 
 
-def be_driver(session: Session, head: Head, pause: Pause) -> None:
-    """Connect to the head as soon as it is there, unless this process is connected already.
+def await_head(session: Session, head: Head, pause: Pause) -> None:
+    """Until the head has started, unless this process is connected to it already."""
+    if not cluster.is_connected():
+        session.screen.wait("Ray head starting")
+        coordinator.wait_for_head(head, HEAD_SECONDS, pause)
 
-    Raises HeadLost when it dies meanwhile; another one has taken its place then.
-    """
-    if cluster.is_connected():
-        return
-    session.screen.wait("Ray head starting")
-    coordinator.wait_for_head(head, HEAD_SECONDS, pause)
-    with renewing(head) as lost:
+
+def be_driver(session: Session, head: Head) -> None:
+    """Connect to the head, unless this process is connected already."""
+    if not cluster.is_connected():
         cluster.connect(head)
-    session.interrupt.install()  # Ray has put handlers of its own in place of ours
-    if lost:  # perhaps it was connected to before
-        raise HeadLost(lost[0])
+        session.interrupt.install()  # Ray has put handlers of its own in place of ours
 
 
 def phase_of(session: Session, creating: slices.Creating) -> str:

@@ -444,7 +444,7 @@ def test_the_ray_head_dies_while_hosts_join(train: Place) -> None:
 @pytest.mark.parametrize("moment", range(12))
 def test_the_ray_head_dies_at_any_moment_before_the_start(train: Place, moment: int) -> None:
     """That at which the launcher connects is one of them: Ray itself would try for 205 s."""
-    process = train.start(*RUN, "workload.args.steps=5", "name=a")
+    process = train.start(*RUN, "workload.args.steps=60", "name=a")
     train.wait_for("a", "head")
     time.sleep(moment / 2)
     kill_head(train)

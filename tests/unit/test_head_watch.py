@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from launcher import coordinator, head_watch
 from launcher.coordinator import Head, HeadLost
 from launcher.greeting import LONGEST_STEP, Greeting
-from launcher.head_watch import HeadWatch
+from launcher.head_watch import HeadWatch, renewing
 from tests.unit.greeter import frozen_head, greeting_head
 
 
@@ -81,3 +83,42 @@ def test_nobody_is_silent_while_this_process_stands_still() -> None:
             assert greeting.silent == 1.0
             assert not greeting.came()
             assert greeting.silent == 1.0 + LONGEST_STEP
+
+
+def test_a_head_that_is_lost_in_a_block_is_renewed_meanwhile(
+    ended: list[Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = threading.Event()
+    monkeypatch.setattr(coordinator, "renew_head", lambda *_: renewed.set())
+    with frozen_head() as head:
+        pass
+    for what in (fail_when(renewed), ask_when(renewed)):
+        renewed.clear()
+        with pytest.raises(HeadLost, match="is gone"), renewing(head, 0.0) as check:
+            what(check)
+
+
+def fail_when(event: threading.Event) -> Callable[[Callable[[], None]], None]:
+    """As Ray does, when the head is another one."""
+
+    def fail(_check: Callable[[], None]) -> None:
+        assert event.wait(60)
+        raise RuntimeError("wrong cluster")
+
+    return fail
+
+
+def ask_when(event: threading.Event) -> Callable[[Callable[[], None]], None]:
+    def ask(check: Callable[[], None]) -> None:
+        assert event.wait(60)
+        check()
+
+    return ask
+
+
+def test_in_a_block_whose_head_lives_all_is_as_it_is(ended: list[Head]) -> None:
+    with greeting_head() as head:
+        with renewing(head, 0.0) as check:
+            check()
+        with pytest.raises(RuntimeError, match="a bug"), renewing(head, 0.0):
+            raise RuntimeError("a bug")
