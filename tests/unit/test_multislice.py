@@ -181,7 +181,7 @@ class Forbidding:
 
     endpoint = "127.0.0.1:1"
 
-    def create(self, *_: Any) -> None:
+    def create(self, *_: Any, asked: bool) -> None:
         raise Refused(Reason.PERMISSION, "you may not create", outright=True)
 
     def delete(self, *_: Any) -> None:
