@@ -133,11 +133,11 @@ def test_slices_that_say_what_is_true_run(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("faults", "words"),
     [
-        ({"fault": "stockout"}, ("cluster.queue_timeout=2s",)),
+        ([{"fault": "stockout"}], ("cluster.queue_timeout=2s",)),
         pytest.param(
-            {"fault": "slow-create", "seconds": "90s"},
+            [{"fault": "slow-create", "seconds": "90s"}, {"fault": "never-boots"}],
             ("cluster.queue_timeout=2s", "cluster.provision_timeout=3s"),
             marks=pytest.mark.stress,
         ),
@@ -145,9 +145,9 @@ def test_slices_that_say_what_is_true_run(place: Place) -> None:
     ids=["refused", "late"],
 )
 def test_a_part_of_the_slices_is_given_back_in_time(
-    place: Place, fault: dict[str, Any], words: tuple[str, ...]
+    place: Place, faults: list[dict[str, Any]], words: tuple[str, ...]
 ) -> None:
-    given = rules({**fault, "node": "part-s1"})
+    given = rules(*({**fault, "node": "part-s1"} for fault in faults))
     place.run(*TWO, *words, given, "workload=basic", "name=part", expect=3)
     rows = place.emulator("ledger")["nodes"]
     assert any(row["name"].endswith("part-s0") for row in rows)
