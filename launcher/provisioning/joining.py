@@ -92,18 +92,8 @@ def join_once(
     creating: slices.Creating,
 ) -> Mapping[Place, cluster.Host]:
     """As `join_new`, with one head. Raises HeadLost."""
-    arrival, looks = Arrival(creating), 0
-
-    def check(seconds: float) -> None:
-        nonlocal looks
-        session.interrupt.pause(seconds)
-        session.timeline.enter(phase_of(session, creating))
-        for future in creating:
-            if future.done():
-                future.result()
-        if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
-            looks = due
-            slices.require_alive(session, choice, new)
+    arrival = Arrival(creating)
+    check = checker(session, choice, new, creating, arrival)
 
     def is_late() -> bool:
         return arrival.seconds > session.spec.cluster.join_timeout
@@ -127,6 +117,30 @@ def join_once(
         if arrival.seconds:  # missing hosts may have gone with their slice
             slices.require_alive(session, choice, new)
         raise
+
+
+def checker(
+    session: Session,
+    choice: Choice,
+    new: Mapping[int, cluster.Expected],
+    creating: slices.Creating,
+    arrival: Arrival,
+) -> Pause:
+    """A pause that raises what a creation has ended in, and now and then looks at the nodes."""
+    looks = 0
+
+    def check(seconds: float) -> None:
+        nonlocal looks
+        session.interrupt.pause(seconds)
+        session.timeline.enter(phase_of(session, creating))
+        for future in creating:
+            if future.done():
+                future.result()
+        if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
+            looks = due
+            slices.require_alive(session, choice, new)
+
+    return check
 
 
 def console(session: Session, choice: Choice, node: str, worker: int) -> str:
