@@ -250,7 +250,10 @@ def make_orders(
         env = {**meeting.env(process), **process.env, **attempt.env}
         one = {"process": process.index, "argv": list(process.argv), "env": env}
         own[process.place].append(one)
-    return {place: {**shared, "host": list(place), "processes": own[place]} for place in hosts}
+    orders = {place: {**shared, "host": list(place), "processes": own[place]} for place in hosts}
+    if len(processes) > 1:
+        orders[min(hosts)]["coordinator"] = meeting.coordinator
+    return orders
 
 
 def require_ready(prepared: Mapping[Place, Mapping[str, Any]]) -> None:

@@ -7,6 +7,7 @@ needs the standard library and psutil, which Ray brings. Its duties, by module:
 * `processes`: start each process in a group of its own, with exactly the argv and environment
   of the order; end them on demand, with all their descendants, and say when none is left;
 * `standby`, `ahead`: have the imports of the next one made meanwhile;
+* `lobby`: have nobody wait who comes to JAX's coordinator before it is there;
 * `journal`, `link`: send output, metrics, exits and a heartbeat to the supervisor over one TCP
   connection: that it breaks tells of a dead host thirty times sooner than Ray does;
 * `notices`: hear that the host will go;

@@ -19,6 +19,7 @@ from typing import Any
 from launcher.hosts.descendants import KILL_SECONDS, end_descendants, end_group, signal_group
 from launcher.hosts.journal import Journal, Offsets, Teller
 from launcher.hosts.link import Link
+from launcher.hosts.lobby import Lobby
 from launcher.hosts.pulse import Pulse
 from launcher.hosts.recorder import Recorder
 from launcher.hosts.stacks import stacks
@@ -74,6 +75,9 @@ class HostProcesses:
         self.left: list[int] = []  # processes that did not die
         self.oom_kills = self._count_oom_kills()
         self.attach(order["callback"], order["host"], {}, order.get("since", 0))
+        self.lobby: Lobby | None = None
+        with contextlib.suppress(OSError):  # then they meet a little later
+            self.lobby = Lobby(*order["coordinator"]) if "coordinator" in order else None
         with self.starting:
             for process in order["processes"]:
                 env = {**environment, **process["env"]}
@@ -245,6 +249,8 @@ class HostProcesses:
                     signal_group(child.pid, signal.SIGTERM)
         self._await_leaving()
         self.left = end_descendants(self._leaders(), self.standbys.pids)
+        if self.lobby:
+            self.lobby.close()
         for recorder in self.recorders.values():
             recorder.close()
         with self.changed:

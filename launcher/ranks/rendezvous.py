@@ -56,6 +56,11 @@ class Meeting:
         return min(self.addresses)
 
     @property
+    def coordinator(self) -> tuple[str, int]:
+        """Where JAX's processes meet, in the first of them."""
+        return self.addresses[self._first], self.ports[self._first][_JAX]
+
+    @property
     def _slices(self) -> int:
         return len({slice_ for slice_, _ in self.addresses})
 
@@ -65,7 +70,7 @@ class Meeting:
         return {
             "TPU_WORKER_HOSTNAMES": ",".join(self.addresses[place] for place in hosts),
             "LAUNCHER_SLICE_NAME": self.nodes[process.place],
-            "JAX_COORDINATOR_PORT": str(self.ports[self._first][_JAX]),
+            "JAX_COORDINATOR_PORT": str(self.coordinator[1]),
             "MASTER_ADDR": self.addresses[self._first],
             "MASTER_PORT": str(self.ports[self._first][_TORCH]),
             **self._megascale(process),

@@ -60,7 +60,7 @@ def save(step):
 
 def links():
     first = os.environ["TPU_WORKER_HOSTNAMES"].split(",")[0]
-    address = first, int(os.environ["JAX_COORDINATOR_PORT"])
+    address = first, int(os.environ["MASTER_PORT"])
     if rank == 0:
         with socket.create_server(address) as server:
             return [server.accept()[0] for _ in range(others)]

@@ -102,6 +102,36 @@ def test_a_death_in_a_collective_ends_the_gang_and_is_named(place: Place) -> Non
     place.assert_clean()
 
 
+EARLY = """
+import os, pathlib, socket, time
+host, port = os.environ["MASTER_ADDR"], int(os.environ["JAX_COORDINATOR_PORT"])
+folder = pathlib.Path(os.environ["LAUNCHER_CHECKPOINT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+came, deadline = folder / "came", time.monotonic() + 30
+if os.environ["LAUNCHER_PROCESS_ID"] == "1":
+    while time.monotonic() < deadline:
+        try:
+            guest = socket.create_connection((host, port))
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    came.touch()
+    assert guest.recv(7) == b"welcome"
+else:
+    while not came.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert came.exists(), "nobody could come before the server"
+    with socket.create_server(("", port), reuse_port=True) as server:
+        server.accept()[0].sendall(b"welcome")
+"""
+
+
+def test_who_comes_before_the_coordinator_is_led_to_it(place: Place) -> None:
+    (place.folder / "early.py").write_text(EARLY)
+    place.run("cluster=v4-16", "workload.script=early.py", "name=early")
+    place.assert_clean()
+
+
 def test_up_twice_is_one_cluster_and_runs_use_it(place: Place) -> None:
     place.run("up", "cluster=v4-8", "name=one")
     shown = place.run("up", "cluster=v4-8", "name=two")
