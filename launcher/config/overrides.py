@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from launcher.config.files import Folders
@@ -226,6 +227,7 @@ def _path(key: str) -> tuple[str, ...]:
     return tuple(key.split(".", 2) if _open_map(key) else key.split("."))
 
 
+@lru_cache(maxsize=4096)  # the trials of a sweep have most of their overrides in common
 def _read(text: str) -> Any:
     """Hydra's own reading of `key=value`; ValueError if its grammar has none."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
