@@ -42,10 +42,9 @@ def going_on(name: str) -> str:
 @contextlib.contextmanager
 def session(spec: Spec, plan: Plan, screen: Screen | None = None) -> Iterator[Session]:
     """Hold the run's lock, open its folder, heed signals."""
-    import yaml
-
     from launcher.attempts.under_way import OnRecord
     from launcher.interrupt import Interrupt
+    from launcher.provisioning import provision
     from launcher.record import runs_folder
     from launcher.screen import Screen
     from launcher.session import LazyProvider, Session, Setbacks
@@ -61,16 +60,27 @@ def session(spec: Spec, plan: Plan, screen: Screen | None = None) -> Iterator[Se
         )
         interrupt.install()
         try:
-            folder.write_text("spec.yaml", yaml.safe_dump(dict(spec.config), sort_keys=False))
-            folder.write("plan.json", plan.to_json())
-            if folder.trouble:
-                raise ConfigError(f"the run folder {folder.trouble}")
-            folder.complain = lambda text: shown.phase("record", text)
             with contextlib.closing(LazyProvider(spec.provider, ids(plan))) as provider:
                 about, lost = OnRecord(spec.name), Setbacks(spec.retry.max_preemptions)
-                yield Session(spec, plan, owner(), folder, shown, interrupt, provider, about, lost)
+                own = (owner(), folder, shown, interrupt, provider, about, lost)
+                current = Session(spec, plan, *own)
+                provision.require_same(current)
+                put_down(current)
+                yield current
         finally:
             interrupt.uninstall()
+
+
+def put_down(session: Session) -> None:
+    """What is asked for, in the run folder. Raises ConfigError when it cannot be written."""
+    import yaml
+
+    folder, shown = session.folder, session.screen
+    folder.write_text("spec.yaml", yaml.safe_dump(dict(session.spec.config), sort_keys=False))
+    folder.write("plan.json", session.plan.to_json())
+    if folder.trouble:
+        raise ConfigError(f"the run folder {folder.trouble}")
+    folder.complain = lambda text: shown.phase("record", text)
 
 
 def run_folder(path: Path) -> RunFolder:

@@ -56,6 +56,13 @@ def acquired(session: Session, *, stays: bool) -> contextlib.AbstractContextMana
     return borrow.acquired(session)
 
 
+def require_same(session: Session) -> None:
+    """Raises ConfigError when something else is up under this name."""
+    record = registry.record(session.spec.name)
+    if record and session.spec.cluster.coordinator in OWN:
+        slices.recorded_choice(session, record)
+
+
 @contextlib.contextmanager
 def made(session: Session, *, stays: bool) -> Iterator[Joined]:
     """Slices and cluster for the time of the block; afterwards both are gone, unless `stays`.

@@ -26,6 +26,7 @@ from launcher.provisioning import removal
 from launcher.provisioning.chain import Chain, Memory
 from launcher.provisioning.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request, dated
 from launcher.session import Session
+from launcher.spec import Spec
 
 T = TypeVar("T")
 WAITED_FOR: Mapping[State, str] = {
@@ -56,7 +57,7 @@ def recorded_choice(session: Session, record: Mapping[str, Any]) -> Choice | Non
         return None
     for choice in session.plan.choices:
         if record["offer"] == offer_of(choice) and (found := same(session, choice, record)):
-            require_same_settings(name, record, found)
+            require_same_settings(session.spec, record, found)
             return found
     offer = record["offer"]
     what = f"{len(record['nodes'])} x {offer['accelerator_type']} {offer['capacity']}"
@@ -75,22 +76,27 @@ def same(session: Session, choice: Choice, record: Mapping[str, Any]) -> Choice 
     return part_of(session.spec, choice, nodes) if len(nodes) in mode.sizes else None
 
 
-def require_same_settings(name: str, record: Mapping[str, Any], choice: Choice) -> None:
+def require_same_settings(spec: Spec, record: Mapping[str, Any], choice: Choice) -> None:
     """Raises ConfigError where what is on record was asked for with other settings: it has them
     still, and would go on with them without a word.
     """
-    now, then = settings_of(choice), record.get("settings")
+    now, then = settings_of(spec, choice), record.get("settings")
     if then is None or then == now:
         return
     changed = sorted(key for key in {*now, *then} if now.get(key) != then.get(key))
     what = ", ".join(f"{k}: {then.get(k, UNSET)}, not {now.get(k, UNSET)}" for k in changed)
-    raise ConfigError(taken(name, f"with other settings than what is asked for ({what})"))
+    raise ConfigError(taken(spec.name, f"with other settings than what is asked for ({what})"))
 
 
-def settings_of(choice: Choice) -> dict[str, Any]:
-    """Those that all slices of a choice share, by dotted keys, as a record holds them."""
+def settings_of(spec: Spec, choice: Choice) -> dict[str, Any]:
+    """Those that all slices of a choice share, by dotted keys, as a record holds them: of the
+    requests, and those of the user's own that take effect when a host boots.
+    """
+    asked = json.loads(json.dumps(choice.requests[0].settings))
+    machine = spec.cluster.machine
+    own = {"cluster.env": dict(machine.env), "cluster.startup": [*machine.startup]}
     found: dict[str, Any] = {}
-    for key, value in json.loads(json.dumps(choice.requests[0].settings)).items():
+    for key, value in {**asked, **own}.items():
         inner = value if isinstance(value, dict) else {"": value}
         found |= {f"{key}.{name}".rstrip("."): each for name, each in inner.items()}
     return found
@@ -339,7 +345,7 @@ def put_on_record(
         joined=not wanted and record.get("joined", True),
         asked_in=session.folder.attempt if wanted else record.get("asked_in"),
         offer=offer_of(choice),
-        settings=settings_of(choice),
+        settings=settings_of(session.spec, choice),
         nodes=node_names(choice),
         resources=list(dict.fromkeys([*names, *before])),
         cost_per_hour_usd=choice.cost_per_hour_usd,

@@ -525,11 +525,14 @@ def test_what_is_up_with_other_settings_is_refused(world: World) -> None:
     world.renew()
     assert world.run(launch("x", "node", verb="up")) == [0]
     other = replace(launch("x", "node"), adopts=True)
-    for word in ("cluster.labels.team=a", "cluster.runtime_version=v2-tpuv5", "cluster.tags=[a]"):
-        assert world.run(replace(other, words=(*other.words, word))) == [2]
-    assert "with other settings than what is asked for (labels.team: unset, not a)" in (
-        world.screens()
-    )
+    asked = [world.home("a") / "runs" / "x" / name for name in ("spec.yaml", "plan.json")]
+    before = [path.read_text() for path in asked]
+    words = ("labels.team=a", "runtime_version=v2-tpuv5", "tags=[a]", "env.V=a", "startup=[date]")
+    for word in words:
+        assert world.run(replace(other, words=(*other.words, f"cluster.{word}"))) == [2]
+    for told in ("labels.team: unset, not a", "cluster.env.V: unset, not a"):
+        assert f"with other settings than what is asked for ({told})" in world.screens()
+    assert [path.read_text() for path in asked] == before
     assert len(world.ours()) == 1
     assert world.run(other) == [0]
     assert "0 hosts up already" in world.screens()
