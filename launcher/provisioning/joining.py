@@ -58,16 +58,18 @@ def join_new(
     new: Mapping[int, cluster.Expected],
     creating: slices.Creating,
     kept: Mapping[int, cluster.Expected] = NONE,
+    patience: float | None = None,
 ) -> Mapping[Place, cluster.Host]:
     """Join while the slices are being created; a failure to create one ends the wait at once.
 
-    The time to join counts from the moment at which the last slice is READY. A head that dies
+    The time to join, `cluster.join_timeout` if no `patience` is given, counts from the moment at
+    which the last slice is READY. A head that dies
     meanwhile is replaced: then the hosts of slices that are `kept` are to join again as well, and
     are among the result. All do so by themselves.
     """
     while True:
         try:
-            return join_once(session, head, choice, new, creating)
+            return join_once(session, head, choice, new, creating, patience)
         except HeadLost as lost:
             if coordinator.given_head():
                 raise
@@ -90,13 +92,14 @@ def join_once(
     choice: Choice,
     new: Mapping[int, cluster.Expected],
     creating: slices.Creating,
+    patience: float | None,
 ) -> Mapping[Place, cluster.Host]:
     """As `join_new`, with one head. Raises HeadLost."""
     arrival = Arrival(creating)
     check = checker(session, choice, new, creating, arrival)
 
     def is_late() -> bool:
-        return arrival.seconds > session.spec.cluster.join_timeout
+        return arrival.seconds > (patience or session.spec.cluster.join_timeout)
 
     def log(node: str, worker: int) -> str:
         return console(session, choice, node, worker)

@@ -17,8 +17,13 @@ from typing import Any
 
 from launcher import cluster, coordinator, registry
 from launcher.coordinator import Head
-from launcher.deadline import Deadline
-from launcher.errors import Interrupted, LauncherError, Refused, Superseded
+from launcher.errors import (
+    Interrupted,
+    LauncherError,
+    PreemptionBudgetSpent,
+    Refused,
+    Superseded,
+)
 from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
@@ -150,20 +155,11 @@ def join_again(
     part: Collection[int] | None = None,
 ) -> Mapping[Place, cluster.Host] | None:
     """The hosts of slices that are up, as a driver of the head; None when they cannot be used."""
-    late = Deadline(seconds)
     try:
         slices.drop_others(session, choice)
-        cluster.connect(head)
-        session.interrupt.install()  # Ray has put handlers of its own in place of ours
-        return joining.join(
-            session,
-            choice,
-            hosts_on_record(session, choice, part),
-            lambda: late.passed,
-            lambda *_: "",
-            session.interrupt.pause,
-        )
-    except Interrupted:
+        up = hosts_on_record(session, choice, part)
+        return joining.join_new(session, head, choice, up, (), patience=seconds)
+    except (Interrupted, PreemptionBudgetSpent):
         raise
     except LauncherError as error:
         session.tell("adopt", f"not usable as it is, made anew: {str(error).splitlines()[0]}")

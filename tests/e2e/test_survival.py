@@ -476,6 +476,23 @@ def test_a_ray_head_that_stands_still_is_missed_and_replaced(train: Place, when:
     train.assert_clean()
 
 
+@pytest.mark.stress
+@pytest.mark.parametrize("moment", range(6))
+def test_the_ray_head_dies_while_a_run_finds_slices_that_stay(train: Place, moment: int) -> None:
+    """Ray itself would try for 205 s."""
+    words = (*RUN, "keep=true", "name=n")
+    train.run(*words, "workload.args.steps=5")
+    before = len(train.events("n"))
+    process = train.start(*words, "workload.args.steps=100")
+    wait_until(lambda: any(event["kind"] == "plan" for event in train.events("n")[before:]))
+    time.sleep(0.5 + moment / 4)
+    kill_head(train)
+    assert process.wait(120) == 0
+    assert train.result("n")["failures"] == 0
+    train.run("down", "n")
+    train.assert_clean()
+
+
 def test_a_run_on_slices_that_stay_is_counted_anew(train: Place) -> None:
     words = (*RUN, "keep=true", "name=n")
     train.run(*words, "workload.args.steps=5")
