@@ -23,7 +23,7 @@ def framework_problems(draft: Draft) -> Iterator[Problem]:
     target = find_target(draft)
     if isinstance(target, Problem):
         return
-    lacking = imported(_source(target)) - {draft["mode.framework"], *_listed(draft)}
+    lacking = imported(source_of(target)) - {draft["mode.framework"], *_listed(draft)}
     for name in FRAMEWORKS:
         if name in lacking:
             shown = draft.show(target.key, target.words[0].rpartition("/")[2])
@@ -41,7 +41,7 @@ def _listed(draft: Draft) -> Iterator[str]:
             yield Requirement(text).name.lower().replace("-", "_")
 
 
-def _source(target: Target) -> bytes:
+def source_of(target: Target) -> bytes:
     """The file that Python begins with; empty where it is not known, or cannot be read."""
     folder, word = target.working_dir, target.words[0]
     places = [folder / word]

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from launcher.accelerators import all_types, lookup
 from launcher.config.draft import Draft
+from launcher.config.framework_checks import source_of
+from launcher.config.target import find_target
 from launcher.config.values import as_list
+from launcher.errors import Problem
 from launcher.provisioning.capacity import CURRENT
 
 # Versions of another generation with which programs are said to see the chips all the same.
@@ -28,6 +31,7 @@ def notes(draft: Draft) -> Iterator[str]:
     yield from _one_size(draft)
     yield from _without_framework(draft)
     yield from _same_for_all(draft)
+    yield from _xla_on_cpus(draft)
 
 
 def _old_names(draft: Draft) -> Iterator[str]:
@@ -96,3 +100,21 @@ def _same_for_all(draft: Draft) -> Iterator[str]:
         for name in PER_PROCESS:
             if name in draft["workload.env"]:
                 yield f"workload.env.{name}: all processes get this one value, none its own"
+
+
+def _xla_on_cpus(draft: Draft) -> Iterator[str]:
+    """With `xla://` each process of CPU devices takes itself for the first, and opens its port."""
+    types = as_list(draft["cluster.accelerator_type"])
+    target = find_target(draft)
+    if (
+        isinstance(target, Problem)
+        or (draft["provider.kind"], draft["mode.processes"]) != ("local", "chip")
+        or all(lookup(name).chips == 1 for name in types)
+        or b"xla://" not in source_of(target)
+    ):
+        return
+    shown = draft.show(target.key, target.words[0].rpartition("/")[2])
+    yield (
+        f"workload.{target.kind}: {shown} joins its processes by xla://, which does not work on the"
+        " emulator (EADDRINUSE): workloads/xla_group.py, beside it, takes gloo there"
+    )

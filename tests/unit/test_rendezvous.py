@@ -141,3 +141,24 @@ def test_a_value_for_all_in_place_of_each_process_own_is_noted(tmp_path: Path) -
     noted = compose([*words, "mode=torch_xla"], cwd=tmp_path).notes
     assert [note.partition(":")[0] for note in noted] == [f"workload.env.{n}" for n in PER_PROCESS]
     assert not compose([*words, "mode=jax"], cwd=tmp_path).notes
+
+
+@pytest.mark.parametrize(
+    ("word", "noted"),
+    [
+        ("mode.processes=chip", True),
+        ("mode.processes=host", False),
+        ("cluster=v6e-1", False),
+        ("provider=google", False),
+        ("workload.script=plain.py", False),
+    ],
+)
+def test_what_joins_by_xla_on_emulated_chips_is_noted(
+    tmp_path: Path, word: str, noted: bool
+) -> None:
+    (tmp_path / "train.py").write_text('dist.init_process_group("xla", init_method="xla://")\n')
+    (tmp_path / "plain.py").write_text("import xla_group\n")
+    words = ["cluster=v5p-8", "mode=torch_xla", "workload.script=train.py", word]
+    words += ["provider.project=my-project"] * word.startswith("provider")
+    notes = compose(words, cwd=tmp_path).notes
+    assert any("train.py" in note and "xla_group" in note for note in notes) is noted
