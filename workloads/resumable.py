@@ -23,11 +23,15 @@ def connect() -> None:
 
 
 def keep_compiled(folder: str | None, seconds: float = 0.5) -> None:
-    """Let the next attempt find what took longer than `seconds` to compile.
+    """Let the next attempt find what took longer than `seconds` to compile. After `connect`.
 
-    A place that the user has given for that (JAX_COMPILATION_CACHE_DIR) is left alone.
+    A place that the user has given for that (JAX_COMPILATION_CACHE_DIR) is left alone. Of several
+    processes on CPUs only the first would find anything: JAX writes down for it alone what differs
+    there between processes. It would then wait for the others to compile, and Gloo gives up after
+    half a minute.
     """
-    if folder and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    serves_all = jax.process_count() == 1 or jax.default_backend() != "cpu"
+    if folder and serves_all and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", f"{folder.rstrip('/')}/compiled")
         jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
 

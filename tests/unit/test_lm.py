@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import yaml
@@ -22,6 +23,7 @@ import device_mesh
 import lm
 import lm_model
 import lm_text
+import resumable
 
 TEXT = np.frombuffer(bytes(range(256)) * 8, np.uint8)
 V5P_BYTES = 95 * 2**30  # https://cloud.google.com/tpu/docs/v5p: HBM of a chip
@@ -155,3 +157,23 @@ def test_the_sizes_that_ship_fit_eight_chips_of_v5p(name: str, parameters: int, 
 def shipped(name: str) -> dict[str, Any]:
     content = yaml.safe_load((CONF / "workload" / f"{name}.yaml").read_text(encoding="utf-8"))
     return dict(content["args"])
+
+
+@pytest.mark.parametrize(
+    ("processes", "platform", "keeps"), [(1, "cpu", True), (2, "cpu", False), (2, "tpu", True)]
+)
+def test_what_is_compiled_is_kept_where_all_processes_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, platform: str, keeps: bool
+) -> None:
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setattr(jax, "process_count", lambda: processes)
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        resumable.keep_compiled(str(tmp_path))
+        kept = jax.config.jax_compilation_cache_dir == f"{tmp_path}/compiled"
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+    assert kept is keeps
