@@ -100,7 +100,7 @@ def supervised(
     from launcher.attempts import supervise
 
     current.folder.begin()
-    current.tell("plan", headline(current.spec, current.plan), supervisor=registry.this_process())
+    announce(current)
     current.tell("code", about_code.removeprefix("code: "))
     if attempt := current.folder.attempt:
         name = current.spec.name
@@ -116,7 +116,7 @@ def brought_up(current: Session) -> Iterator[str]:
     from launcher import cluster
     from launcher.provisioning import provision
 
-    current.tell("plan", headline(current.spec, current.plan))
+    announce(current)
     with provision.acquired(current, stays=True) as joined:
         nodes = joined.choice.nodes
         view = cluster.view()
@@ -132,6 +132,14 @@ def brought_up(current: Session) -> Iterator[str]:
         yield f"dashboard:    http://{head.dashboard}, with the token in {head.token_file}"
     yield f"run on it:    python -m launcher run {again} workload=…"
     yield f"take it down: python -m launcher down {name}"
+
+
+def announce(session: Session) -> None:
+    """What is going to be done, and what to know about it."""
+    text = headline(session.spec, session.plan)
+    session.tell("plan", text, supervisor=registry.this_process())
+    for note in session.spec.notes:
+        session.tell("note", note)
 
 
 def headline(spec: Spec, plan: Plan) -> str:

@@ -64,11 +64,17 @@ def test_sizes(place: Place, cluster: str, counts: str) -> None:
 
 def test_own_script_from_an_unrelated_folder(place: Place) -> None:
     (place.folder / "train.py").write_text(TRAIN)
-    words = ["workload.script=train.py", "workload.args.code=7", "name=t2"]
+    words = [
+        "workload.script=train.py",
+        "workload.args.code=7",
+        "name=t2",
+        "mode.probe_interval=1m",
+    ]
     shown = place.run("cluster=v4-16", "mode=jax", *words, expect=5)
     result = place.result("t2")
     assert (result["status"], result["workload_exit_code"]) == ("failed", 7)
     assert result["first_failure"]["member"] == "s0 h1"
+    assert "mode.probe_interval: of no use unless" in shown
     assert "s0 h1 failed first: exit code 7" in shown
     assert "Traceback" not in shown
     place.assert_clean()
