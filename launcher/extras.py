@@ -7,6 +7,7 @@ for once, here, instead.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
@@ -81,4 +82,6 @@ def command(names: str) -> str:
     constraints = ROOT / "constraints.txt"
     if constraints.is_file():
         return f"python -m pip install -e '{ROOT}[{names}]' -c {constraints}"
-    return f"python -m pip install 'launcher[{names}]'"
+    listed = _installed()
+    lines = (line.partition(";")[0].strip() for name in names.split(",") for line in listed[name])
+    return f"python -m pip install {' '.join(map(shlex.quote, dict.fromkeys(lines)))}"

@@ -54,3 +54,13 @@ def test_what_all_trials_lack_is_named_at_once(tmp_path: Path) -> None:
         extras.require(one, other, one, here=("optuna==0.1.*",))
     assert all(name in str(caught.value) for name in ("torch is ", "flax is", "optuna is"))
     assert "[digits,lm,torch,tune]" in str(caught.value)
+
+
+def test_without_a_checkout_the_packages_themselves_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index may have something else under the launcher's name."""
+    monkeypatch.setattr(extras, "ROOT", tmp_path)
+    command = extras.command("digits,lm")
+    assert command.startswith("python -m pip install 'scikit-learn<2,>=1.5' 'flax<")
+    assert "launcher" not in command
