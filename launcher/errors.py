@@ -4,6 +4,7 @@
     ├── ConfigError               2    the configuration is wrong; lists every problem
     ├── ProvisioningError         3    no slices, or slices that could not be removed
     │   ├── slices.PartlyLost     3    some slices went while they were made, and others came
+    │   ├── Unanswered            3    the service was away for a while, or took no more reads
     │   └── Refused               3    one request came to nothing, and why
     │       └── SliceLost         3    … since the slice was lost before its hosts could be used
     ├── ClusterError              4    hosts did not join, versions differ, dependencies
@@ -69,6 +70,10 @@ class ProvisioningError(LauncherError):
     """The provider could not give, or could not remove, the slices."""
 
     exit_code = 3
+
+
+class Unanswered(ProvisioningError):
+    """A read was tried for a while in vain, for a reason that passes by itself."""
 
 
 class Reason(enum.StrEnum):

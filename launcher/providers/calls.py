@@ -12,7 +12,7 @@ import tenacity
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 
-from launcher.errors import ProvisioningError, Reason
+from launcher.errors import ProvisioningError, Reason, Unanswered
 from launcher.providers.reasons import POLICIES
 
 CALL_SECONDS = 60.0
@@ -28,6 +28,8 @@ TRANSIENT = (
     exceptions.Cancelled,
     exceptions.Unknown,
 )
+# Of a read, so does a quota, which is counted by the minute.
+PASSING = (*TRANSIENT, exceptions.TooManyRequests)
 
 
 class TryAgain(Exception):
@@ -37,10 +39,10 @@ class TryAgain(Exception):
 def read(method: Callable[..., Any], **arguments: Any) -> Any:
     """An idempotent call, tried again for a while when the service is away.
 
-    Every error is a ProvisioningError in the server's words.
+    Every error is a ProvisioningError in the server's words, Unanswered if it passes by itself.
     """
     attempts = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type((*TRANSIENT, exceptions.TooManyRequests)),
+        retry=tenacity.retry_if_exception_type(PASSING),
         wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=5),
         stop=tenacity.stop_after_delay(AWAY_SECONDS),
         reraise=True,
@@ -50,7 +52,8 @@ def read(method: Callable[..., Any], **arguments: Any) -> Any:
     except exceptions.GoogleAPICallError as error:
         call = ", ".join(value for value in arguments.values() if isinstance(value, str))
         words = f"{call}: {type(error).__name__}: {error.message}{hint(error)}"
-        raise ProvisioningError(words) from error
+        kind = Unanswered if isinstance(error, PASSING) else ProvisioningError
+        raise kind(words) from error
     except GoogleAuthError as error:
         raise ProvisioningError(f"{error}; {LOG_IN}") from error
 

@@ -18,11 +18,12 @@ from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import tpu_v2
 
-from launcher.errors import ProvisioningError, Reason, Refused, SliceLost
+from launcher.errors import ProvisioningError, Reason, Refused, SliceLost, Unanswered
 from launcher.providers import Deadlines, Listing, Pause, Resource, Watch, not_watched
 from launcher.providers.calls import (
     CALL_SECONDS,
     LOG_IN,
+    PASSING,
     TRANSIENT,
     TryAgain,
     code_of,
@@ -209,7 +210,7 @@ class GoogleProvider:
                 self._call_delete(name)
             except exceptions.NotFound:
                 return
-            except (*TRANSIENT, exceptions.FailedPrecondition, exceptions.TooManyRequests) as error:
+            except (*PASSING, exceptions.FailedPrecondition) as error:
                 raise TryAgain(error.message) from error
         raise TryAgain("still being deleted")
 
@@ -217,10 +218,8 @@ class GoogleProvider:
         """What has the name and these labels; None when it is gone, or another's by now."""
         try:
             found = self.get(name)
-        except ProvisioningError as error:
-            if isinstance(error.__cause__, TRANSIENT):
-                raise TryAgain(str(error)) from error
-            raise
+        except Unanswered as error:
+            raise TryAgain(str(error)) from error
         return found if found and labels.items() <= found.labels.items() else None
 
     def _call_delete(self, name: str) -> None:
@@ -273,10 +272,8 @@ class Wait:
                 self._require_hope(found)
                 if found and found.state is State.READY and (nodes := self._ready_nodes(found)):
                     return nodes
-            except ProvisioningError as error:
-                if not isinstance(error.__cause__, TRANSIENT):
-                    raise
-                found = None  # not known: the service is away
+            except Unanswered:
+                found = None  # not known
             self._require_time(found)
             self._pause(delay)
             delay = min(delay * 1.5, 5.0)

@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from launcher import coordinator, registry
-from launcher.errors import Interrupted, ProvisioningError
+from launcher.deadline import Deadline
+from launcher.errors import Interrupted, ProvisioningError, Unanswered
 from launcher.providers import Pause, Provider
 from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, QUEUED_RESOURCES
 
 DELETE_SECONDS = 600.0
 LOOK_SECONDS = 0.02
+AGAIN_SECONDS = 1.0  # until another look at a service that does not answer
 SWEEPS = 3  # deletions by label before what keeps appearing is reported
 
 
@@ -44,11 +46,23 @@ def delete_resources(
     labels = labels_of(record)
     delete_all(provider, record["resources"], labels, pause)
     for _ in range(SWEEPS):
-        left = [resource.name for resource in provider.list(labels).resources]
+        left = listed(provider, labels, pause)
         if not left:
             return
         delete_all(provider, left, labels, pause)
     raise ProvisioningError(f"{', '.join(left)} came back after being deleted")
+
+
+def listed(provider: Provider, labels: Mapping[str, str], pause: Pause) -> list[str]:
+    """The names of all that carries the labels. Raises Unanswered after DELETE_SECONDS."""
+    late = Deadline(DELETE_SECONDS)
+    while True:
+        try:
+            return [resource.name for resource in provider.list(labels).resources]
+        except Unanswered:
+            if late.passed:
+                raise
+            pause(AGAIN_SECONDS)
 
 
 def labels_of(record: Mapping[str, Any]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from launcher.emulator import client as emulator
 from launcher.errors import ProvisioningError, Reason, Refused
 from launcher.providers import Deadlines, Provider, Resource, open_provider
 from launcher.providers.states import State
+from launcher.provisioning import removal
 from launcher.provisioning.requests import Request
 from launcher.spec import ProviderSpec
 
@@ -388,11 +389,27 @@ def test_a_look_that_is_refused_is_told_as_a_refusal(emulated: Opened) -> None:
     assert emulated.refused(emulated.request("a")).reason is Reason.PERMISSION
 
 
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
 def test_a_service_that_is_away_for_long_hides_no_ready_node(
-    emulated: Opened, monkeypatch: pytest.MonkeyPatch
+    emulated: Opened, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
+    """Away, or tired of reads: their quota is counted by the minute."""
     monkeypatch.setattr("launcher.providers.calls.AWAY_SECONDS", 0.1)
     emulated.fault(fault="slow-create", seconds="1s")
-    emulated.fault(fault="call-error", method="Get*", code="UNAVAILABLE", count=8)
+    emulated.fault(fault="call-error", method="Get*", code=code, count=8)
     assert emulated.create(emulated.request("a"))[0].state is State.READY
     assert emulated.created() == 1
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
+def test_a_service_that_is_away_for_long_keeps_nothing_from_being_deleted(
+    emulated: Opened, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setenv("LAUNCHER_MACHINE", MINE["launcher-machine"])
+    (node,) = emulated.create(emulated.request("a"))
+    monkeypatch.setattr("launcher.providers.calls.AWAY_SECONDS", 0.1)
+    for method in ("GetNode", "List*"):
+        emulated.fault(fault="call-error", method=method, code=code, count=4)
+    record = {"name": "r", "owner": "me", "resources": [node.name]}
+    removal.delete_resources(record, emulated.provider)
+    assert emulated.provider.get(node.name) is None
