@@ -10,7 +10,13 @@ from pathlib import Path
 
 from launcher import git, invocation, registry, source
 from launcher.attempts.budget import Budget
-from launcher.errors import ClusterError, ConfigError, Interrupted, PreemptionBudgetSpent
+from launcher.errors import (
+    ClusterError,
+    ConfigError,
+    Interrupted,
+    PreemptionBudgetSpent,
+    ProvisioningError,
+)
 from launcher.interrupt import Interrupt, interruptible
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict
@@ -274,6 +280,10 @@ def left_behind(record: Record) -> str:
 
 
 def slice_is_lost(record: Record) -> bool:
-    with recorded_provider(record) as provider:
-        found = [provider.get().get(name) for name in record["nodes"]]
+    """Whether the API says so; where it cannot be asked, nothing is known to be lost."""
+    try:
+        with recorded_provider(record) as provider:
+            found = [provider.get().get(name) for name in record["nodes"]]
+    except ProvisioningError:
+        return False
     return any(node is None or node.state in (State.DEAD, State.DELETING) for node in found)

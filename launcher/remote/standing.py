@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import registry
-from launcher.errors import ClusterError, ConfigError, Interrupted
+from launcher.errors import ClusterError, ConfigError, Interrupted, ProvisioningError
 from launcher.providers import Pause
 from launcher.remote import sites
 from launcher.remote.follow import End, Follower, Lost
@@ -110,15 +110,21 @@ def is_lost(record: Record) -> bool:
 
 
 def vanished(record: Record) -> bool:
-    """Whether the coordinator does not run any more, so that nobody else removes what is left."""
+    """Whether the coordinator does not run any more, so that nobody else removes what is left.
+
+    Where the API cannot be asked, it may run.
+    """
     from launcher.remote import vm
 
     key = record["remote"].get("vm")
     if key is None or (found := vm.find(key)) is None:
         return key is not None
-    with recorded_provider(record) as provider:
-        provider.get()
-        instance = vm.Instances(found).get()
+    try:
+        with recorded_provider(record) as provider:
+            provider.get()
+            instance = vm.Instances(found).get()
+    except ProvisioningError:
+        return False
     return instance is None or instance.status not in ("PROVISIONING", "STAGING", "RUNNING")
 
 

@@ -38,7 +38,7 @@ from launcher.errors import (
 from launcher.hosts.member import Member
 from launcher.provisioning.requests import Identity
 from launcher.record import Progress, RunFolder, last_step
-from launcher.remote import borrow, jobs, launch, package, tunnel
+from launcher.remote import borrow, jobs, launch, package, standing, tunnel, vm
 from launcher.remote.follow import Lost, member_of
 from launcher.remote.frames import Decoder, Emitter, FolderFrames, Frame, Mirror, encode
 from launcher.remote.jobs import Dashboard, Jobs
@@ -565,6 +565,30 @@ def test_what_another_command_has_ended_does_not_begin_anew(
             registry.write_record("one", record)
         with pytest.raises(Interrupted, match="one was ended by another command"):
             launch.charge(run, Lost("gone"))
+
+
+@pytest.mark.parametrize("where", ["vm", "host0"])
+def test_without_an_answer_of_the_api_a_coordinator_is_not_known_to_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """As on a laptop without a network, which has neither the coordinator nor the API."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none"))
+    provider = {"kind": "google", "project": "p", "options": {}}
+    found = replace(vm_of("e2-standard-4", "us-east5-b", "google"), provider=provider)
+    vm.note(replace(found, address="10.0.0.2", ports=(1,)))
+    node = "projects/p/locations/us-east5-b/nodes/one-s0"
+    host0 = {"run": "one", "provider": provider, "external_ips": False}
+    site = {"vm": found.key} if where == "vm" else {"host0": host0}
+    record = {
+        **{"name": "one", "folder": str(tmp_path), "supervisor": None, "provider": provider},
+        **{"resources": [node], "nodes": [node]},
+        "remote": {**site, "job": "one-0", "submitted": True},
+    }
+    monkeypatch.setattr("launcher.remote.sites.REACH_SECONDS", 0.0)
+    assert "does not answer" in standing.trouble(record)
+    assert not standing.is_lost(record)
+    assert not launch.slice_is_lost(record)
 
 
 @pytest.mark.parametrize("alive", [True, False])
