@@ -13,7 +13,7 @@ import json
 import platform
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib.metadata import version
@@ -28,6 +28,7 @@ from launcher.errors import ConfigError, ProvisioningError
 from launcher.invocation import owner
 from launcher.providers import KINDS, Pause
 from launcher.providers.calls import CALL_SECONDS, read, read_if_there
+from launcher.providers.states import GONE
 from launcher.provisioning import prices
 from launcher.provisioning.requests import CLOUD_PLATFORM, LABEL_MACHINE, LABEL_OWNER, TAG
 from launcher.remote import firewall
@@ -230,10 +231,18 @@ class Instances:
             try:
                 operation = method(**self._zone, **what, timeout=CALL_SECONDS)
                 await_operation(operation, CHANGE_SECONDS, pause)
-            except (exceptions.Conflict, exceptions.NotFound) as error:
+            except exceptions.ClientError as error:
+                if not comes_too_late(error):
+                    raise
                 pause(AGAIN_SECONDS)
                 return f": {error.message}"
         return ""
+
+
+def comes_too_late(error: exceptions.ClientError) -> bool:
+    """Whether a change was made already, or another one is under way (resourceNotReady, 400)."""
+    taken = isinstance(error, exceptions.Conflict | exceptions.NotFound)
+    return taken or (isinstance(error, exceptions.BadRequest) and "is not ready" in error.message)
 
 
 def compute_root(vm: Vm) -> str | None:
@@ -324,23 +333,29 @@ def take_down(vm: Vm, pause: Pause) -> str:
         except ConfigError:
             path_of(vm.key).unlink(missing_ok=True)  # it has never been made by us
             raise
-        if vm.on_down == "stop":
-            instances.stop(pause)
+        if vm.on_down == "stop" and instance:
+            ended(instances, ("TERMINATED", GONE), instances.stop, pause)
             return f"{vm.title} is stopped; its disk stays"
-        deleted(instances, pause)
+        ended(instances, (GONE,), instances.delete, pause)
         vm.token_file.unlink(missing_ok=True)
         path_of(vm.key).unlink(missing_ok=True)
-        return f"{vm.title} is deleted"
+        return f"{vm.title} is {'deleted' if instance else 'gone already'}"
 
 
-def deleted(instances: Instances, pause: Pause) -> None:
-    """Until it is gone; a change that is under way may have to end first."""
+def ended(
+    instances: Instances, wanted: Sequence[str], change: Callable[[Pause], str], pause: Pause
+) -> None:
+    """Until its status is a wanted one; a change that is under way may have to end first."""
     deadline = time.monotonic() + CHANGE_SECONDS
-    while instances.get() is not None:
-        conflict = instances.delete(pause)
+    while (status := status_of(instances.get())) not in wanted:
+        conflict = change(pause)
         if time.monotonic() > deadline:
-            late = f"{instances.vm.title} is still there after {CHANGE_SECONDS:g} s"
+            late = f"{instances.vm.title} is still {status} after {CHANGE_SECONDS:g} s"
             raise ProvisioningError(f"{late}{conflict}")
+
+
+def status_of(instance: Instance | None) -> str:
+    return instance.status if instance else GONE
 
 
 def users_of(vm: Vm) -> list[str]:

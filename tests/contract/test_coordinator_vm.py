@@ -100,6 +100,27 @@ def test_a_stopped_one_is_started(wanted: Vm, spec: Spec) -> None:
     vm.take_down(wanted, time.sleep)
 
 
+def test_one_that_boots_is_stopped_once_it_can_be(wanted: Vm, spec: Spec) -> None:
+    """Its launcher died after the insert; Compute Engine stops no VM that is not RUNNING."""
+    asked = vm.note(replace(wanted, on_down="stop"))
+    address = emulator.read_endpoint(Path(str(spec.provider.options["state_dir"])))
+    assert address is not None
+    slow = {"fault": "slow-create", "node": asked.name, "seconds": "1s"}
+    with emulator.arm(address, [slow], ()):
+        client = instances_client(vm.compute_root(asked))
+        body = compute_v1.Instance(vm.body(asked, spec, OWNER))
+        client.insert(project=asked.project, zone=asked.zone, instance_resource=body)
+        assert "is stopped" in vm.take_down(asked, time.sleep)
+    assert instance(asked).status == "TERMINATED"
+    vm.take_down(replace(asked, on_down="delete"), time.sleep)
+
+
+def test_what_is_gone_is_not_said_to_be_stopped(wanted: Vm, spec: Spec) -> None:
+    made = vm.note(replace(wanted, on_down="stop"))
+    assert "is gone already" in vm.take_down(made, time.sleep)
+    assert vm.on_record() == []
+
+
 def test_one_that_a_run_on_record_uses_stays(wanted: Vm, spec: Spec) -> None:
     made = make(wanted, spec)
     registry.write_record("busy", {"name": "busy", "remote": {"vm": made.key}})
