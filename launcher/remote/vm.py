@@ -202,7 +202,9 @@ class Instances:
         from google.cloud import compute_v1
 
         resource = compute_v1.Instance(instance)
-        return self._change(self._client.insert, pause, instance_resource=resource)
+        return self._change(
+            self._client.insert, pause, instance_resource=resource, late=(exceptions.Conflict,)
+        )
 
     def start(self, pause: Pause) -> str:
         return self._change(self._client.start, pause, instance=self.vm.name)
@@ -221,7 +223,13 @@ class Instances:
         except ProvisioningError as error:
             return f"(not to be had: {error})"
 
-    def _change(self, method: Callable[..., Any], pause: Pause, **what: Any) -> str:
+    def _change(
+        self,
+        method: Callable[..., Any],
+        pause: Pause,
+        late: tuple[type[exceptions.ClientError], ...] = (exceptions.Conflict, exceptions.NotFound),
+        **what: Any,
+    ) -> str:
         """Make a change; "" once it is made.
 
         One that the server says is made already, or is being made, by whomever, is no error: its
@@ -232,17 +240,16 @@ class Instances:
                 operation = method(**self._zone, **what, timeout=CALL_SECONDS)
                 await_operation(operation, CHANGE_SECONDS, pause)
             except exceptions.ClientError as error:
-                if not comes_too_late(error):
+                if not (isinstance(error, late) or is_not_ready(error)):
                     raise
                 pause(AGAIN_SECONDS)
                 return f": {error.message}"
         return ""
 
 
-def comes_too_late(error: exceptions.ClientError) -> bool:
-    """Whether a change was made already, or another one is under way (resourceNotReady, 400)."""
-    taken = isinstance(error, exceptions.Conflict | exceptions.NotFound)
-    return taken or (isinstance(error, exceptions.BadRequest) and "is not ready" in error.message)
+def is_not_ready(error: exceptions.ClientError) -> bool:
+    """Whether another change is under way: resourceNotReady, 400."""
+    return isinstance(error, exceptions.BadRequest) and "is not ready" in error.message
 
 
 def compute_root(vm: Vm) -> str | None:

@@ -181,6 +181,18 @@ def test_a_name_that_is_taken_by_something_else_is_told_at_the_deadline(
     assert told == [f"making {wanted.title}"]
 
 
+def test_what_a_new_one_needs_and_is_not_there_is_told_at_once(wanted: Vm, spec: Spec) -> None:
+    address = emulator.read_endpoint(Path(str(spec.provider.options["state_dir"])))
+    assert address is not None
+    words = "The resource 'projects/emulated/global/networks/mien' was not found"
+    rule = {"fault": "call-error", "method": "instances.insert", "node": "*", "count": 1}
+    with (
+        emulator.arm(address, [{**rule, "code": "NOT_FOUND", "message": words}], ()),
+        pytest.raises(ProvisioningError, match=words),
+    ):
+        make(wanted, spec)
+
+
 def test_another_zone_than_the_one_on_record_is_refused(wanted: Vm, spec: Spec) -> None:
     vm.note(wanted)
     elsewhere = replace(spec.cluster.vm, zone="us-east5-b")
