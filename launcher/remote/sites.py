@@ -143,6 +143,7 @@ class VmSite:
                 session.provider.get()  # holds the emulator, if it is one
                 self.vm = vm.make(self.vm, session.spec, session.owner, session.tell, pause)
             vm.note(self.vm)
+        vm.tell_other_settings(self.vm, session.spec, session.tell)
         session.screen.wait("coordinator: waiting for its Ray head")
         try:
             with self.reached(pause, HEAD_SECONDS):

@@ -14,7 +14,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from google.cloud.compute_v1 import Instance
 
 LABEL = "launcher-coordinator"
+SETTINGS = "launcher-settings"  # of its metadata
+NETWORK, MACHINE_TYPE = "cluster.network", "cluster.vm.machine_type"
 CHANGE_SECONDS = 300.0  # for a VM to be made, started, stopped or deleted
 AGAIN_SECONDS = 0.5  # until another look at it
 LONGEST_NAME = 63
@@ -57,7 +59,9 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """A VM on record. `address` and `ports` are known once it is there, `runs` all it served."""
+    """A VM on record. `address`, `ports` and `settings` are known once it is there, `runs` all it
+    served.
+    """
 
     name: str
     project: str
@@ -68,6 +72,7 @@ class Vm:
     address: str = ""
     ports: tuple[int, ...] = ()
     runs: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by their keys, as it was made with
 
     @property
     def key(self) -> str:
@@ -121,7 +126,10 @@ def zone_of(spec: Spec) -> str:
 
 
 def wanted(spec: Spec, provider: Mapping[str, Any], owner: str) -> Vm:
-    """The VM that a configuration asks for; the one on record if it has that name."""
+    """The VM that a configuration asks for; the one on record if it has that name.
+
+    Raises ConfigError when it is where it is of no use.
+    """
     asked = spec.cluster.vm
     kind = KINDS[spec.provider.kind]
     vm = Vm(
@@ -136,7 +144,30 @@ def wanted(spec: Spec, provider: Mapping[str, Any], owner: str) -> Vm:
     if known and asked.zone and asked.zone != known.zone:
         down = f"`python -m launcher down {known.name}` first, or cluster.vm.name=…"
         raise ConfigError(f"cluster.vm.zone: {known.name} is in {known.zone}; {down}")
-    return replace(known, on_down=asked.on_down) if known else vm
+    if known and (network := known.settings.get(NETWORK)) not in (None, settings_of(spec)[NETWORK]):
+        down = f"`python -m launcher down {known.name}` first, or cluster.vm.name=…"
+        raise ConfigError(f"{NETWORK}: {known.name}, the coordinator, is in {network}; {down}")
+    if known is None or not known.address:  # what it was asked for with may have been refused
+        return replace(vm, zone=known.zone, runs=known.runs) if known else vm
+    return replace(known, on_down=asked.on_down)
+
+
+def settings_of(spec: Spec) -> dict[str, Any]:
+    """What a VM is made with, and keeps."""
+    asked = spec.cluster.vm
+    names = ("machine_type", "disk_gb", "image", "service_account", "external_ip")
+    found = {f"cluster.vm.{name}": getattr(asked, name) for name in names}
+    return {**found, NETWORK: firewall.network(spec.cluster.machine)}
+
+
+def tell_other_settings(vm: Vm, spec: Spec, tell: Callable[[str, str], None]) -> None:
+    now = settings_of(spec)
+    changed = [
+        f"{key}: {then}, not {now[key]}" for key, then in vm.settings.items() if then != now[key]
+    ]
+    if changed:
+        renew = f"`down {vm.name}` and the same command renew it"
+        tell("coordinator", f"made with other settings ({', '.join(changed)}); {renew}")
 
 
 def body(vm: Vm, spec: Spec, owner: str) -> dict[str, Any]:
@@ -151,6 +182,7 @@ def body(vm: Vm, spec: Spec, owner: str) -> dict[str, Any]:
         "startup-script": script(),
         "launcher-token": secrets.token_hex(32),
         "launcher-head": json.dumps({"ports": list(KINDS[vm.provider["kind"]].vm_ports())}),
+        SETTINGS: json.dumps(settings_of(spec)),
     }
     disk = {"source_image": asked.image, "disk_size_gb": asked.disk_gb}
     account = {"email": asked.service_account or "default", "scopes": [CLOUD_PLATFORM]}
@@ -273,13 +305,15 @@ def make(vm: Vm, spec: Spec, owner: str, tell: Callable[[str, str], None], pause
     tell_other_versions(values.get("startup-script", ""), tell)
     try:
         ports = json.loads(values["launcher-head"])["ports"]
-        token = values["launcher-token"]
+        token, settings = values["launcher-token"], json.loads(values.get(SETTINGS, "{}"))
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{vm.title} was not made by launcher; cluster.vm.name=…") from error
     vm.token_file.touch(0o600)
     vm.token_file.write_text(token)
     address = instance.network_interfaces[0].network_i_p
-    return replace(vm, address=address, ports=tuple(ports))
+    machine_type = settings.get(MACHINE_TYPE, vm.machine_type)
+    made = replace(vm, machine_type=machine_type, settings=settings)
+    return replace(made, address=address, ports=tuple(ports))
 
 
 def tell_other_versions(made_with: str, tell: Callable[[str, str], None]) -> None:

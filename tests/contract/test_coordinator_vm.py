@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.cloud import compute_v1
@@ -191,6 +192,49 @@ def test_what_a_new_one_needs_and_is_not_there_is_told_at_once(wanted: Vm, spec:
         pytest.raises(ProvisioningError, match=words),
     ):
         make(wanted, spec)
+
+
+def test_what_was_refused_is_asked_for_otherwise(wanted: Vm, spec: Spec) -> None:
+    odd, words = with_vm(spec, machine_type="e2-standard-3"), "e2-standard-3"
+    with pytest.raises(ProvisioningError, match=words):
+        make(vm.wanted(odd, wanted.provider, OWNER), odd)
+    made = make(vm.wanted(spec, wanted.provider, OWNER), spec)
+    assert made.machine_type == "e2-standard-4"
+    vm.take_down(made, time.sleep)
+
+
+def with_vm(spec: Spec, **settings: Any) -> Spec:
+    return replace(spec, cluster=replace(spec.cluster, vm=replace(spec.cluster.vm, **settings)))
+
+
+def test_one_with_other_settings_serves_and_says_so(wanted: Vm, spec: Spec) -> None:
+    """As with the account that `create-service-account` has made since."""
+    made = vm.note(make(wanted, spec))
+    asked = with_vm(
+        spec, machine_type="e2-standard-8", service_account="a@b.iam.gserviceaccount.com"
+    )
+    again = vm.wanted(asked, wanted.provider, OWNER)
+    assert again == made
+    told: list[str] = []
+    vm.tell_other_settings(again, asked, lambda _, text: told.append(text))
+    changed = (
+        "cluster.vm.machine_type: e2-standard-4, not e2-standard-8,"
+        " cluster.vm.service_account: None, not a@b.iam.gserviceaccount.com"
+    )
+    assert told[0].startswith(f"made with other settings ({changed}); `down {made.name}`")
+    vm.tell_other_settings(made, spec, lambda _, text: told.append(text))
+    assert len(told) == 1
+    vm.take_down(made, time.sleep)
+
+
+def test_one_in_another_network_is_refused(wanted: Vm, spec: Spec) -> None:
+    """The hosts of slices could not reach it, and would be waited for in vain."""
+    made = vm.note(make(wanted, spec))
+    machine = replace(spec.cluster.machine, network="mine")
+    asked = replace(spec, cluster=replace(spec.cluster, machine=machine))
+    with pytest.raises(ConfigError, match=f"cluster.network: {made.name}, the coordinator, is in"):
+        vm.wanted(asked, wanted.provider, OWNER)
+    vm.take_down(made, time.sleep)
 
 
 def test_another_zone_than_the_one_on_record_is_refused(wanted: Vm, spec: Spec) -> None:
