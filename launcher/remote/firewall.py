@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from google.api_core import exceptions
@@ -20,6 +21,7 @@ from launcher.spec import Machine
 # https://cloud.google.com/iap/docs/using-tcp-forwarding#create-firewall-rule
 IAP_RANGE = "35.235.240.0/20"
 RULE_SECONDS = 120.0  # for a rule to be made
+LONGEST_NETWORK = 63 - len("launcher--inside")  # in the name of a rule
 
 
 def network(machine: Machine) -> str:
@@ -35,22 +37,29 @@ def subnetwork(machine: Machine, zone: str) -> str:
 def rules(machine: Machine) -> tuple[Mapping[str, Any], ...]:
     """All TCP among the VMs: Ray's workers, JAX and the launcher take ports as they are free."""
     path = network(machine)
-    short = path.rpartition("/")[2]
+    short = shortened(path.rpartition("/")[2])
     common = {"network": path, "direction": "INGRESS", "target_tags": [TAG]}
     return (
         {
             **common,
-            "name": f"launcher-{short}-inside"[:63],
+            "name": f"launcher-{short}-inside",
             "source_tags": [TAG],
             "allowed": [{"I_p_protocol": "tcp"}],
         },
         {
             **common,
-            "name": f"launcher-{short}-iap"[:63],
+            "name": f"launcher-{short}-iap",
             "source_ranges": [IAP_RANGE],
             "allowed": [{"I_p_protocol": "tcp", "ports": ["22"]}],
         },
     )
+
+
+def shortened(name: str) -> str:
+    """A network's name, or what tells a long one apart and leaves room for the rest."""
+    if len(name) <= LONGEST_NETWORK:
+        return name
+    return f"{name[: LONGEST_NETWORK - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def require(project: str, root: str | None, machine: Machine, pause: Pause) -> None:

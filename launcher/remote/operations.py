@@ -13,7 +13,7 @@ from requests import RequestException
 
 from launcher.errors import ProvisioningError
 from launcher.providers import Pause
-from launcher.providers.calls import LOG_IN
+from launcher.providers.calls import LOG_IN, hint
 
 POLL_SECONDS = 0.2
 # Of a poll, these tell nothing of what is being changed.
@@ -49,6 +49,7 @@ def told(what: str) -> Iterator[None]:
     except ProvisioningError as error:
         raise ProvisioningError(f"{what}: {error}") from error
     except exceptions.GoogleAPICallError as error:
-        raise ProvisioningError(f"{what}: {type(error).__name__}: {error.message}") from error
+        words = f"{what}: {type(error).__name__}: {error.message}{hint(error)}"
+        raise ProvisioningError(words) from error
     except GoogleAuthError as error:
         raise ProvisioningError(f"{what}: {error}; {LOG_IN}") from error

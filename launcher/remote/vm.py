@@ -296,11 +296,14 @@ def held(vm: Vm) -> contextlib.AbstractContextManager[None]:
 
 
 def make(vm: Vm, spec: Spec, owner: str, tell: Callable[[str, str], None], pause: Pause) -> Vm:
-    """Until it is RUNNING, and ours. Returns it with its address and ports."""
+    """Until it is RUNNING, and ours. Returns it with its address and ports.
+
+    The firewall comes first: it costs nothing, and without it a VM would, and be of no use.
+    """
     note(vm)
     instances = Instances(vm)
-    instance = running(instances, lambda: body(vm, spec, owner), owner, tell, pause)
     firewall.require(vm.project, compute_root(vm), spec.cluster.machine, pause)
+    instance = running(instances, lambda: body(vm, spec, owner), owner, tell, pause)
     values = {item.key: item.value for item in instance.metadata.items}
     tell_other_versions(values.get("startup-script", ""), tell)
     try:

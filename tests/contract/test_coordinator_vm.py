@@ -14,11 +14,12 @@ from google.cloud import compute_v1
 from launcher import registry
 from launcher.compose import compose
 from launcher.emulator import client as emulator
+from launcher.emulator.compute.names import NAME
 from launcher.errors import ConfigError, ProvisioningError
 from launcher.invocation import owner
 from launcher.providers.compute import firewalls_client, instances_client
 from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, TAG
-from launcher.remote import vm
+from launcher.remote import firewall, vm
 from launcher.remote.vm import Vm
 from launcher.spec import Spec
 
@@ -89,6 +90,28 @@ def test_it_is_made_once_with_its_firewall_and_deleted(wanted: Vm, spec: Spec) -
     assert vm.Instances(made).get() is None
     assert vm.on_record() == []
     assert not made.token_file.exists()
+
+
+def test_without_its_firewall_none_is_made(wanted: Vm, spec: Spec) -> None:
+    """A VM that nobody can reach would be billed until somebody looks."""
+    address = emulator.read_endpoint(Path(str(spec.provider.options["state_dir"])))
+    assert address is not None
+    rule = {"fault": "call-error", "method": "firewalls.insert", "node": "*", "count": 1}
+    denied = {**rule, "code": "PERMISSION_DENIED", "message": "no compute.firewalls.create"}
+    with (
+        emulator.arm(address, [denied], ()),
+        pytest.raises(ProvisioningError, match=r"no compute.firewalls.create; .*doctor"),
+    ):
+        make(wanted, spec)
+    assert vm.Instances(wanted).get() is None
+
+
+@pytest.mark.parametrize("length", [7, 47, 48, 63])
+def test_the_rules_of_a_network_have_names_of_their_own(spec: Spec, length: int) -> None:
+    networks = [replace(spec.cluster.machine, network="n" * (length - 1) + last) for last in "ab"]
+    names = {rule["name"] for machine in networks for rule in firewall.rules(machine)}
+    assert len(names) == 4
+    assert all(NAME.fullmatch(name) for name in names)
 
 
 def test_a_stopped_one_is_started(wanted: Vm, spec: Spec) -> None:
