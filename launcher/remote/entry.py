@@ -24,7 +24,7 @@ sys.path.append(str(Path.cwd() / "packages"))  # behind what is installed
 from launcher import coordinator, ending, invocation, registry
 from launcher.attempts.under_way import OnRecord
 from launcher.coordinator import Head
-from launcher.errors import LauncherError
+from launcher.errors import ConfigError, LauncherError
 from launcher.hosts import archive
 from launcher.hosts.member import Member
 from launcher.interrupt import Interrupt
@@ -71,7 +71,7 @@ def main() -> None:
     os.environ[registry.MACHINE] = job.identity.machine  # what is made belongs to the user's
     describe_head(base)
     folder = base / job.name / job.id
-    forget_earlier(folder)
+    forget_earlier(folder, job.name)
     emit = Emitter(divert_output(folder / CONSOLE))
     frames = FolderFrames(emit, job.sizes)
     code = carry_out(job, folder, emit, frames)
@@ -98,9 +98,12 @@ def describe_head(base: Path) -> None:
     os.environ[coordinator.GIVEN] = str(path)
 
 
-def forget_earlier(folder: Path) -> None:
-    """Folders of earlier jobs of this name: the user has them, as far as they can be had."""
-    shutil.rmtree(folder.parent, ignore_errors=True)
+def forget_earlier(folder: Path, name: str) -> None:
+    """Folders of earlier jobs of this name: the user has them, as far as they can be had. Those of
+    one that goes on stay: it may be another user's, on a cluster of several.
+    """
+    with contextlib.suppress(ConfigError), registry.lock(f"run-{name}", "it goes on"):
+        shutil.rmtree(folder.parent, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
 
 

@@ -567,6 +567,22 @@ def test_what_another_command_has_ended_does_not_begin_anew(
             launch.charge(run, Lost("gone"))
 
 
+def test_a_second_job_of_a_name_leaves_the_folder_of_one_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from launcher.remote import entry
+
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / ".home"))
+    first, second = tmp_path / "one" / "one-1", tmp_path / "one" / "one-2"
+    first.mkdir(parents=True)
+    with registry.lock("run-one", "busy"):
+        entry.forget_earlier(second, "one")
+        assert first.exists()
+    entry.forget_earlier(second, "one")
+    assert not first.exists()
+    assert second.exists()
+
+
 @pytest.mark.parametrize("where", ["vm", "host0"])
 def test_without_an_answer_of_the_api_a_coordinator_is_not_known_to_be_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
