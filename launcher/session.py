@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,18 +21,20 @@ from launcher.spec import ProviderSpec, Spec
 
 
 class LazyProvider:
-    """A provider that is opened, in the background, when it is first needed."""
+    """A provider that is opened, once and in the background, when a thread first needs it."""
 
     def __init__(self, spec: ProviderSpec, nodes: Sequence[str] = ()) -> None:
         self._spec = spec
         self._nodes = nodes
         self._pool = ThreadPoolExecutor(1)
+        self._lock = threading.Lock()
         self._opening: Future[Provider] | None = None
 
     def open(self) -> Future[Provider]:
-        if self._opening is None:
-            self._opening = self._pool.submit(open_provider, self._spec, self._nodes)
-        return self._opening
+        with self._lock:
+            if self._opening is None:
+                self._opening = self._pool.submit(open_provider, self._spec, self._nodes)
+            return self._opening
 
     def get(self) -> Provider:
         return self.open().result()

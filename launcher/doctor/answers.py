@@ -17,7 +17,7 @@ def finding_of(error: BaseException, project: str) -> Finding:
     """For an error of a check; what may not be read is not known, and no problem in itself."""
     words = " ".join(str(getattr(error, "message", "") or error).split())
     match error:
-        case exceptions.Forbidden() if "it is disabled" in words:
+        case exceptions.Forbidden() if is_disabled(error):
             return problem(
                 words.partition(" Enable it")[0], *enabling(_API.findall(words), project)
             )
@@ -28,6 +28,11 @@ def finding_of(error: BaseException, project: str) -> Finding:
         case GoogleAuthError():
             return problem(words, LOG_IN)
     return problem(f"could not be looked at: {type(error).__name__}: {words}")
+
+
+def is_disabled(error: BaseException) -> bool:
+    """Whether it is for an API that is not enabled."""
+    return "it is disabled" in " ".join(str(error).split())
 
 
 def enabling(services: list[str], project: str) -> list[str]:

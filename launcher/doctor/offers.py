@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from google.api_core import exceptions
 
 from launcher.config.nearest import nearest_hint
+from launcher.doctor.answers import is_disabled
 from launcher.doctor.context import CALL_SECONDS, Context
 from launcher.doctor.findings import Finding, Outcome, by_place, ok, problem, warning
 
@@ -66,7 +67,7 @@ def compare(
 
 
 def judge(name: str, known: list[str] | exceptions.GoogleAPICallError, mend: str) -> Finding:
-    if isinstance(known, exceptions.Forbidden | exceptions.NotFound):
+    if isinstance(known, exceptions.NotFound) or is_shut(known):
         locations = "gcloud compute tpus locations list"
         return problem(f"{known.message} No TPUs for you", locations)
     if isinstance(known, exceptions.GoogleAPICallError):
@@ -75,6 +76,11 @@ def judge(name: str, known: list[str] | exceptions.GoogleAPICallError, mend: str
         return ok(f"{name} is offered")
     hint = nearest_hint(name, known)
     return problem(f"{name} is not offered", *filter(None, (hint, mend)))
+
+
+def is_shut(answer: object) -> bool:
+    """Whether the zone has no TPUs for this project, which a disabled API says nothing of."""
+    return isinstance(answer, exceptions.Forbidden) and not is_disabled(answer)
 
 
 def softened(finding: Finding) -> Finding:

@@ -193,6 +193,14 @@ def test_a_disabled_api_that_a_check_asks_is_told_with_its_command(desk: Desk) -
     )
 
 
+@pytest.mark.parametrize("look", [offers.types, offers.runtime_versions])
+def test_a_disabled_api_is_not_a_zone_without_tpus(desk: Desk, look: Look) -> None:
+    desk.fault("api-disabled", "tpu.googleapis.com")
+    (found,) = desk.look(look)
+    assert "No TPUs for you" not in found.text
+    assert found.mend == (f"gcloud services enable tpu.googleapis.com --project={desk.project}",)
+
+
 def test_a_question_that_is_not_allowed_is_not_known_and_no_problem(desk: Desk) -> None:
     desk.fault(
         "call-error", "services.consumerQuotaMetrics.list", code="PERMISSION_DENIED", message="no"

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -48,7 +49,8 @@ from launcher.plan import make_plan
 from launcher.providers.rest import anonymous_session, error_of
 from launcher.providers.services import Services
 from launcher.provisioning.requests import Identity
-from launcher.spec import Offer
+from launcher.session import LazyProvider
+from launcher.spec import Offer, ProviderSpec
 
 NOWHERE = Context(Path("/"), "me", None, ConfigError("wrong"))
 
@@ -65,6 +67,29 @@ def only(look: Look, where: Context = NOWHERE) -> Finding:
 
 
 # --- all checks together
+
+
+def get_together(lazy: LazyProvider, start: threading.Barrier) -> object:
+    start.wait()
+    return lazy.get()
+
+
+def test_a_provider_is_opened_once_for_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would be nobody's, and close what the first has opened."""
+    opened: list[object] = []
+
+    def open_one(*_: object) -> object:
+        opened.append(object())
+        return opened[-1]
+
+    monkeypatch.setattr("launcher.session.open_provider", open_one)
+    for _ in range(50):
+        opened.clear()
+        lazy, start = LazyProvider(ProviderSpec("local", None, {})), threading.Barrier(12)
+        with ThreadPoolExecutor(12) as pool:
+            got = [pool.submit(get_together, lazy, start) for _ in range(12)]
+        assert {id(each.result()) for each in got} == {id(opened[0])}
+        assert len(opened) == 1
 
 
 def test_no_check_stops_another(tmp_path: Path) -> None:
