@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from math import inf
 
 from launcher.accelerators import Accelerator, all_types, lookup
 from launcher.config.draft import Check, Draft
@@ -24,6 +25,7 @@ _TYPE, _ZONE, _RESERVATION = (
 _AFTER, _UNTIL, _RUN = (
     ("cluster", name) for name in ("valid_after", "valid_until", "max_run_time")
 )
+_ZONES = "cluster.zone"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -145,10 +147,27 @@ def _follows(after: str, until: str) -> bool:
 
 
 def _given_up_too_soon(draft: Draft) -> Iterator[Problem]:
-    after, patience = draft["cluster.valid_after"], draft["cluster.queue_timeout"]
-    if after is not None and "T" not in after and seconds(patience) <= seconds(after):
+    """The queued choices of a chain share the time there is for capacity: see
+    `launcher.provisioning.slices.queue_seconds`.
+    """
+    after, count = draft["cluster.valid_after"], max(1, _queued_choices(draft))
+    if after is not None and seconds(draft["cluster.queue_timeout"]) / count <= _from_now(after):
+        shared = f", which {count} queued choices share," if count > 1 else ""
         hint = "give cluster.queue_timeout a longer time"
-        yield draft.origins.problem("queue_timeout is over before", _AFTER, hint)
+        yield draft.origins.problem(f"queue_timeout{shared} is over before", _AFTER, hint)
+
+
+def _queued_choices(draft: Draft) -> int:
+    queued = {name for name in _capacities(draft) if CAPACITIES[name].queued}
+    places = [zone for kind in known_types(draft) for zone in chosen_zones(draft[_ZONES], kind)]
+    return len(queued) * len(places) * len(as_list(draft["mode.slices"]))
+
+
+def _from_now(moment: str) -> float:
+    """In seconds; what is no time is told by another check."""
+    if not is_time(moment):
+        return -inf if "T" in moment else seconds(moment)
+    return (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
 
 
 def _reservation(draft: Draft) -> Iterator[Problem]:
@@ -167,6 +186,7 @@ def _reservation(draft: Draft) -> Iterator[Problem]:
         yield draft.origins.problem("not the name of a reservation", _RESERVATION, shown + hint)
 
 
+_CHAIN = ("cluster.accelerator_type", "cluster.capacity", _ZONES, "mode.slices")
 _TIMES = ("cluster.valid_after", "cluster.valid_until")
 CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("cluster.accelerator_type", "cluster.runtime_version", "provider.kind"), _accelerators),
@@ -175,6 +195,6 @@ CHECKS: tuple[tuple[tuple[str, ...], Check], ...] = (
     (("cluster.max_run_time", "cluster.capacity"), _max_run_time),
     ((*_TIMES, "cluster.capacity"), _queued_only),
     (_TIMES, _interval),
-    (("cluster.valid_after", "cluster.queue_timeout"), _given_up_too_soon),
+    ((*_TIMES, "cluster.queue_timeout", *_CHAIN), _given_up_too_soon),
     (("cluster.reservation", "cluster.capacity"), _reservation),
 )

@@ -37,11 +37,12 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "two slices": ("mode.slices=2",),
     "every key of the machine": MACHINE,
     "a longer wait": ("cluster.queue_timeout=300h",),
-    "granted after two hours": ("cluster.valid_after=2h", "cluster.queue_timeout=3h"),
+    "granted after two hours": ("cluster.valid_after=2h", "cluster.queue_timeout=9h"),
     "granted within a quarter": ("cluster.valid_until=900s",),
     "granted on one day": (
         "cluster.valid_after=2099-12-01T08:00:00Z",
         "cluster.valid_until=2099-12-02T08:00:00+01:00",
+        "cluster.queue_timeout=9999999h",
     ),
     "from a reservation by name": ("cluster.reservation=mine",),
 }

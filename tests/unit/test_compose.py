@@ -240,6 +240,7 @@ def test_all_that_is_asked_of_the_machines(tmp_path: Path, write: Write) -> None
   capacity: [queued-reserved, flex-start]
   valid_after: 2099-12-01T08:00:00Z
   valid_until: 2099-12-02T08:00:00+01:00
+  queue_timeout: 9999999h
   max_run_time: 168h
   reservation: mine
   zone: [us-central2-b, us-west4-a]
@@ -431,6 +432,7 @@ def test_merged_and_aliased_values_keep_their_text(tmp_path: Path, write: Write)
 NOON = "2099-12-01T12:00:00Z"
 FLEX = ("cluster.capacity=flex-start",)
 QUEUED = ("cluster.capacity=queued-spot",)
+LONG = (*QUEUED, "cluster.queue_timeout=9999999h")
 RESERVED = ("cluster.capacity=queued-reserved",)
 DISK = "projects/p1/zones/us-central1-b/disks/one"
 
@@ -531,12 +533,18 @@ TABLE = [
     ([*FLEX, "cluster.max_run_time=0s"], "cluster.max_run_time", ""),
     (["cluster.valid_until=10m", "cluster.capacity=spot"], "cluster.valid_until", "flex-start"),
     ([*QUEUED, "cluster.valid_after=2h"], "cluster.valid_after", "cluster.queue_timeout"),
+    ([*QUEUED, f"cluster.valid_after={NOON}"], "cluster.valid_after", "cluster.queue_timeout"),
+    (
+        ["cluster.capacity=[queued-spot,queued-on-demand,spot]", "cluster.valid_after=30m"],
+        "cluster.valid_after",
+        "cluster.queue_timeout",
+    ),
     ([*QUEUED, "cluster.valid_until=2026-12-01"], "cluster.valid_until", ""),
     ([*QUEUED, "cluster.valid_until=2099-12-01T08:00:00"], "cluster.valid_until", ""),
     ([*QUEUED, "cluster.valid_until=2026-13-01T08:00:00Z"], "cluster.valid_until", ""),
     ([*QUEUED, "cluster.valid_after=10m", "cluster.valid_until=9m"], "cluster.valid_until", ""),
     (
-        [*QUEUED, f"cluster.valid_after={NOON}", f"cluster.valid_until={NOON}"],
+        [*LONG, f"cluster.valid_after={NOON}", f"cluster.valid_until={NOON}"],
         "cluster.valid_until",
         "",
     ),
