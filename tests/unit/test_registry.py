@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from launcher import registry
@@ -43,3 +47,27 @@ def test_a_torn_record_is_none(home: Path, torn: str) -> None:
     assert registry.records() == []
     registry.forget("a")
     assert not path.exists()
+
+
+def test_a_process_is_found_again_whoever_sets_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = registry.this_process()
+    assert registry.is_alive(json.loads(json.dumps(here)))
+    booted = psutil.boot_time()
+    for name in ("psutil.boot_time", "psutil._pslinux.boot_time"):
+        monkeypatch.setattr(name, lambda: booted + 3600)
+    assert registry.is_alive(here)
+    assert not registry.is_alive({**here, "started": here["started"] + 1})
+    assert not registry.is_alive(None)
+
+
+def test_a_process_that_has_ended_is_gone() -> None:
+    """Also while its parent has not heard of it."""
+    child = subprocess.Popen(["sleep", "60"])
+    named = {"pid": child.pid, "started": registry.look(child.pid)[1]}
+    assert registry.is_alive(named)
+    child.kill()
+    while registry.look(child.pid)[0] != registry.ZOMBIE:
+        time.sleep(0.01)
+    assert not registry.is_alive(named)
+    child.wait()
+    assert not registry.is_alive(named)
