@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import registry
+from launcher import registry, user
 from launcher.errors import ConfigError
 from launcher.plan import Plan
 from launcher.providers import KINDS
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 def owner() -> str:
     """This user as a label value: `[a-z0-9_-]`, at most 63 characters."""
-    return re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:63]
+    return re.sub(r"[^a-z0-9_-]", "-", user.name().lower())[:63]
 
 
 def ids(plan: Plan) -> list[str]:

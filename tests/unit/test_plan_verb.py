@@ -158,3 +158,16 @@ def test_nothing_is_written_and_no_socket_is_opened(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Cloud NAT" in json.loads(done.stdout)["notes"][0]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyError("getpwuid(): uid not found"), OSError("No username")])
+def test_a_user_without_a_name_owns_by_number(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As in a container that is run as any user."""
+
+    def nameless() -> str:
+        raise error
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert owner() == f"uid-{os.getuid()}"

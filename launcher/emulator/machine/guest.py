@@ -5,7 +5,6 @@ Paths and keys are those of real TPU VMs (a v4-256 and a v5litepod-8 were record
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import os
 import sys
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from launcher import user
 from launcher.accelerators import Accelerator
 from launcher.emulator.machine.metadata import PORT
 from launcher.emulator.tpu.wire import v2
@@ -96,15 +96,15 @@ def environment(me: Guest, home: Path, temp: Path) -> dict[str, str]:
 
     The interpreter of the emulator is the image's `python3`.
     """
-    user = getpass.getuser()
+    name = user.name()
     metadata = f"{me.address}:{PORT}"
     return {
         **{name: os.environ[name] for name in _LOCALE if name in os.environ},
         "PATH": os.pathsep.join((os.path.dirname(sys.executable), *_SYSTEM_PATH)),
         "HOME": str(home),
         "TMPDIR": str(temp),
-        "USER": user,
-        "LOGNAME": user,
+        "USER": name,
+        "LOGNAME": name,
         "SHELL": "/bin/bash",
         "HOSTNAME": me.instance,
         "GCE_METADATA_HOST": metadata,
