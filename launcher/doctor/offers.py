@@ -67,20 +67,21 @@ def compare(
 
 
 def judge(name: str, known: list[str] | exceptions.GoogleAPICallError, mend: str) -> Finding:
-    if isinstance(known, exceptions.NotFound) or is_shut(known):
+    if isinstance(known, exceptions.GoogleAPICallError):
+        if not is_shut(known):
+            raise known
         locations = "gcloud compute tpus locations list"
         return problem(f"{known.message} No TPUs for you", locations)
-    if isinstance(known, exceptions.GoogleAPICallError):
-        raise known
     if name in known:
         return ok(f"{name} is offered")
     hint = nearest_hint(name, known)
     return problem(f"{name} is not offered", *filter(None, (hint, mend)))
 
 
-def is_shut(answer: object) -> bool:
+def is_shut(error: exceptions.GoogleAPICallError) -> bool:
     """Whether the zone has no TPUs for this project, which a disabled API says nothing of."""
-    return isinstance(answer, exceptions.Forbidden) and not is_disabled(answer)
+    refused = isinstance(error, exceptions.Forbidden | exceptions.NotFound)
+    return refused and not is_disabled(error)
 
 
 def softened(finding: Finding) -> Finding:

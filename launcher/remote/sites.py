@@ -138,7 +138,7 @@ class VmSite:
         runs = tuple(sorted({*self.vm.runs, session.spec.name}))
         self.vm, pause = replace(self.vm, runs=runs), session.interrupt.pause
         session.screen.wait("coordinator: looking for it")
-        with vm.held(self.vm):
+        with vm.held(self.vm, pause):
             if not self._answers(pause):
                 session.provider.get()  # holds the emulator, if it is one
                 self.vm = vm.make(self.vm, session.spec, session.owner, session.tell, pause)

@@ -290,9 +290,9 @@ def compute_root(vm: Vm) -> str | None:
     return root
 
 
-def held(vm: Vm) -> contextlib.AbstractContextManager[None]:
+def held(vm: Vm, pause: Pause) -> contextlib.AbstractContextManager[None]:
     """While a VM is looked for, made or taken down, nobody else does any of this."""
-    return registry.lock(f"vm-{vm.key}", f"{vm.title} is busy", wait=CHANGE_SECONDS)
+    return registry.lock(f"vm-{vm.key}", f"{vm.title} is busy", CHANGE_SECONDS, pause)
 
 
 def make(vm: Vm, spec: Spec, owner: str, tell: Callable[[str, str], None], pause: Pause) -> Vm:
@@ -367,7 +367,7 @@ def require_ours(vm: Vm, instance: Instance, owner: str) -> None:
 
 def take_down(vm: Vm, pause: Pause) -> str:
     """Delete or stop it, as it was made for; what was done. The provider must be open."""
-    with held(vm):
+    with held(vm, pause):
         if users := users_of(vm):
             raise ConfigError(f"{vm.title} serves {', '.join(users)}")
         instances = Instances(vm)

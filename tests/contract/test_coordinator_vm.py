@@ -15,7 +15,7 @@ from launcher import registry
 from launcher.compose import compose
 from launcher.emulator import client as emulator
 from launcher.emulator.compute.names import NAME
-from launcher.errors import ConfigError, ProvisioningError
+from launcher.errors import ConfigError, Interrupted, ProvisioningError
 from launcher.invocation import owner
 from launcher.providers.compute import firewalls_client, instances_client
 from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, TAG
@@ -153,6 +153,16 @@ def test_one_that_a_run_on_record_uses_stays(wanted: Vm, spec: Spec) -> None:
     assert instance(made).status == "RUNNING"
     registry.forget("busy")
     vm.take_down(made, time.sleep)
+
+
+def test_ctrl_c_ends_the_wait_for_another_that_makes_it(wanted: Vm) -> None:
+    def interrupted(_seconds: float) -> None:
+        raise Interrupted("stopped by SIGINT")
+
+    vm.note(wanted)
+    with vm.held(wanted, time.sleep), pytest.raises(Interrupted):
+        vm.take_down(wanted, interrupted)
+    vm.take_down(wanted, time.sleep)
 
 
 def test_what_was_left_by_a_launcher_that_died_is_used(wanted: Vm, spec: Spec) -> None:
