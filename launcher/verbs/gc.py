@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,8 @@ def gc(arguments: Arguments) -> int:
         heads = [head for head in heads if head.id not in {r["head"] for r in records}]
         strays = [r for r in listing.resources if is_stray(r, records)]
         for record in dead:
-            print(describe(record, states_of(record, spec.provider, listing)))
+            names = names_of(record, listing)
+            print(describe(record, names, states_of(record, names, spec.provider, listing)))
         for stray in strays:
             print(f"{describe_stray(stray, spec.provider)}, of a run that is not on record")
         for head in heads:
@@ -127,22 +128,34 @@ def tell_what_is_not_ours(listing: Listing) -> None:
         print(f"not looked at: {zone} did not answer")
 
 
-def describe(record: Mapping[str, Any], states: Mapping[str, str]) -> str:
+def names_of(record: Mapping[str, Any], listing: Listing) -> list[str]:
+    """What a record names, and what besides carries its labels: what a coordinator elsewhere has
+    made is on record there.
+    """
+    labels = {LABEL_RUN: record["name"], **of_this_machine()}
+    labelled = [r.name for r in listing.resources if labels.items() <= r.labels.items()]
+    return list(dict.fromkeys([*record["resources"], *labelled]))
+
+
+def describe(record: Mapping[str, Any], names: Iterable[str], states: Mapping[str, str]) -> str:
     billed = KINDS[record["provider"]["kind"]].billed
-    there = [name for name in record["resources"] if states.get(name) != NOT_THERE]
+    there = [name for name in names if states.get(name) != NOT_THERE]
     what = [f"{name} ({states[name]})" if name in states else name for name in there]
     cost = price(record["cost_per_hour_usd"]) if billed and there else ""
-    return f"{record['name']}: {', '.join([*what, 'its Ray head'])}{cost}"
+    own = "its job" if record.get("remote") else "its Ray head"
+    return f"{record['name']}: {', '.join([*what, own])}{cost}"
 
 
-def states_of(record: Mapping[str, Any], spec: ProviderSpec, listing: Listing) -> Mapping[str, str]:
-    """The API's words for what a record names; none where another provider has to be asked."""
+def states_of(
+    record: Mapping[str, Any], names: Iterable[str], spec: ProviderSpec, listing: Listing
+) -> Mapping[str, str]:
+    """The API's words for what has these names; none where another provider has to be asked."""
     theirs = record["provider"]
     if (theirs["kind"], theirs["project"]) != (spec.kind, spec.project):
         return {}
     silent = tuple(f"/locations/{zone}/" for zone in listing.unreachable)
-    names = [name for name in record["resources"] if not any(zone in name for zone in silent)]
-    return dict.fromkeys(names, NOT_THERE) | {r.name: r.raw_state for r in listing.resources}
+    seen = [name for name in names if not any(zone in name for zone in silent)]
+    return dict.fromkeys(seen, NOT_THERE) | {r.name: r.raw_state for r in listing.resources}
 
 
 def describe_stray(stray: Resource, spec: ProviderSpec) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import registry
-from launcher.errors import ConfigError
+from launcher.errors import ClusterError, ConfigError
 from launcher.sweep import folder as folders
 from launcher.verbs import Arguments
 from launcher.verbs.status import run_folder
@@ -49,8 +49,14 @@ def mirrored(record: Mapping[str, Any] | None, follow: bool) -> Iterator[Callabl
     from launcher.remote import standing
 
     if not follow:
-        standing.caught_up(record)
+        trouble = None
+        try:
+            standing.caught_up(record)
+        except ClusterError as error:  # what came before is here all the same
+            trouble = error
         yield lambda: False
+        if trouble:
+            raise trouble
         return
     with ThreadPoolExecutor(1) as pool:
         leaving = threading.Event()

@@ -36,6 +36,8 @@ from launcher.errors import (
     ProvisioningError,
 )
 from launcher.hosts.member import Member
+from launcher.providers import Listing, Resource
+from launcher.providers.states import State as ProviderState
 from launcher.provisioning.requests import Identity
 from launcher.record import Progress, RunFolder, last_step
 from launcher.remote import borrow, jobs, launch, package, standing, tunnel, vm
@@ -45,8 +47,9 @@ from launcher.remote.jobs import Dashboard, Jobs
 from launcher.remote.operations import await_operation
 from launcher.remote.package import Job
 from launcher.remote.vm import Vm
-from launcher.spec import Offer, Spec
-from launcher.verbs import gc
+from launcher.spec import Offer, ProviderSpec, Spec
+from launcher.verbs import gc, take_apart
+from launcher.verbs.logs import logs
 
 SECRET = "hunter2-é\ud800"
 
@@ -605,6 +608,39 @@ def test_without_an_answer_of_the_api_a_coordinator_is_not_known_to_be_lost(
     assert "does not answer" in standing.trouble(record)
     assert not standing.is_lost(record)
     assert not launch.slice_is_lost(record)
+
+
+def test_gc_names_what_a_lost_coordinator_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record was on the coordinator; the labels tell."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    node = "projects/p/locations/us-east5-b/nodes/one-s0"
+    labels = {"launcher-run": "one", **gc.of_this_machine()}
+    made = Resource(node, ProviderState.READY, "READY", "v6e-8", labels)
+    other = replace(made, name=f"{node}x", labels={**labels, "launcher-machine": "other"})
+    provider = {"kind": "google", "project": "p", "options": {}}
+    record = {"name": "one", "remote": {"vm": "x"}, "resources": [], "provider": provider}
+    record["cost_per_hour_usd"] = 21.6
+    listing, asked = Listing((made, other)), ProviderSpec("google", "p", {})
+    names = gc.names_of(record, listing)
+    told = gc.describe(record, names, gc.states_of(record, names, asked, listing))
+    assert told == f"one: {node} (READY), its job, up to 21.6 USD/h"
+
+
+def test_logs_of_a_lost_coordinator_are_those_that_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    log = tmp_path / "logs" / "attempt-0" / "s0-h0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1\n")
+    remote = {"vm": "launcher-me-01234567", "job": "one-0", "submitted": True}
+    record = {"name": "one", "remote": remote, "folder": str(tmp_path), "supervisor": None}
+    registry.write_record("one", record)
+    with pytest.raises(ClusterError, match="is not on record any more"):
+        logs(take_apart("logs", ["one"]))
+    assert "[s0 h0] step 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("alive", [True, False])
