@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from launcher import registry
@@ -16,10 +16,13 @@ CANCEL_SECONDS = 120.0
 Tell = Callable[[str], None]
 
 
-def end(name: str, tell: Tell, pause: Pause = time.sleep, *, for_good: bool = False) -> None:
+def end(
+    name: str, tell: Tell, pause: Pause = time.sleep, *, for_good: Collection[str] = ()
+) -> None:
     """Stop the supervisor of a run, if it has one, and remove what is left of the run.
 
-    `for_good` gives up a run whose cluster does not answer. `pause` may raise to end the wait.
+    Runs that are to end `for_good` are given up even where their coordinator does not answer.
+    `pause` may raise to end the wait.
     """
     record = registry.record(name)
     if record is None:
@@ -35,7 +38,12 @@ def end(name: str, tell: Tell, pause: Pause = time.sleep, *, for_good: bool = Fa
 
 
 def remove(
-    name: str, record: Mapping[str, Any] | None, tell: Tell, pause: Pause, *, for_good: bool
+    name: str,
+    record: Mapping[str, Any] | None,
+    tell: Tell,
+    pause: Pause,
+    *,
+    for_good: Collection[str] = (),
 ) -> None:
     """What is left of a run whose lock is held, wherever it is supervised."""
     if record is None or not record.get("remote"):

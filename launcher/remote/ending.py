@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from launcher import registry
@@ -24,12 +24,18 @@ from launcher.screen import Screen
 
 
 def end(
-    name: str, record: Record, tell: Tell, pause: Pause = time.sleep, *, for_good: bool
+    name: str,
+    record: Record,
+    tell: Tell,
+    pause: Pause = time.sleep,
+    *,
+    for_good: Collection[str] = (),
 ) -> None:
     """Stop the job of a run, and remove what is left of the run.
 
-    A cluster that exists and does not answer holds nothing that is billed for the run: `for_good`
-    forgets it then. Raises ClusterError when a coordinator does not answer that may.
+    A run that is to end `for_good` is given up where its coordinator does not answer: a cluster of
+    somebody's holds nothing that is billed for it, and a VM is taken down first, so that nobody
+    makes its slices again. Raises ClusterError when a coordinator does not answer that may.
     """
     registry.update(name, remote={**record["remote"], "ending": True})  # for who follows it
     try:
@@ -41,15 +47,31 @@ def end(
         if record["resources"] or vanished(record) or is_new(record):
             tell(f"{name}: {first}; its slices are deleted from here")
             delete_from_here(record, pause)
-        elif for_good and not record["remote"].get("vm"):
-            tell(f"{name}: {first}; if the job still runs there, it goes on")
+        elif name not in for_good:
+            hint = f"`python -m launcher down {name}` gives it up"
+            raise ClusterError(f"{error}\n{hint}") from error
+        elif record["remote"].get("vm"):
+            tell(f"{name}: {first}")
+            tell(f"{name}: {vm_taken_down(record, for_good, pause)}, then its slices from here")
+            delete_from_here(record, pause)
         else:
-            raise
+            tell(f"{name}: {first}; if the job still runs there, it goes on")
     else:
         if record["resources"]:
             delete_from_here(record, pause)
     registry.forget(name)
     tell(f"{name}: nothing is left")
+
+
+def vm_taken_down(record: Record, runs: Collection[str], pause: Pause) -> str:
+    """What was done with the VM of these runs. Raises ConfigError when it serves others."""
+    from launcher.remote import vm
+
+    found = vm.find(record["remote"]["vm"])
+    assert found is not None  # it would have vanished
+    with recorded_provider(record) as provider:
+        provider.get()
+        return vm.take_down(found, pause, but_for=runs)
 
 
 def is_new(record: Record) -> bool:

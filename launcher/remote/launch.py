@@ -109,7 +109,7 @@ def goes_on(name: str) -> bool:
             print(f"{name} has lost its coordinator, and begins anew", file=sys.stderr)
             delete_from_here(record)
             return False
-        hint = f"`python -m launcher down {name}` forgets the run"
+        hint = f"`python -m launcher down {name}` gives the run up"
         raise ClusterError(f"{error}\n{name} may go on there; {hint}") from error
     if follows:  # also one that a command has tried to end
         registry.update(name, remote={**record["remote"], "ending": False})
@@ -209,7 +209,7 @@ def charge(spec: Spec, lost: Lost) -> None:
     print(f"{why} ({count})", file=sys.stderr)
     if spent:
         with interruptible() as pause:
-            end(spec.name, record, print, pause, for_good=True)
+            end(spec.name, record, print, pause, for_good={spec.name})
         raise PreemptionBudgetSpent(f"{why}: {spent}") from lost
 
 
@@ -227,7 +227,7 @@ def attached(name: str, started: float | None = None) -> int:
         if record["resources"]:  # of host0: nobody else would delete them
             print(f"{stopped}: stops the job, and deletes the slice", file=sys.stderr)
             with interruptible() as pause:
-                end(name, record, print, pause, for_good=True)
+                end(name, record, print, pause, for_good={name})
             return stopped.exit_code
         print(f"{stopped}: detached from {name}, which goes on; {how_to(name)}", file=sys.stderr)
         return stopped.exit_code

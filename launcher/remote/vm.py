@@ -13,7 +13,7 @@ import json
 import platform
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import version
@@ -365,11 +365,16 @@ def require_ours(vm: Vm, instance: Instance, owner: str) -> None:
         raise ConfigError(f"{vm.title} is there and {where}: choose another cluster.vm.name")
 
 
-def take_down(vm: Vm, pause: Pause) -> str:
-    """Delete or stop it, as it was made for; what was done. The provider must be open."""
+def take_down(vm: Vm, pause: Pause, but_for: Collection[str] = ()) -> str:
+    """Delete or stop it, as it was made for; what was done. The provider must be open.
+
+    Raises ConfigError when it is another's, or serves runs other than these.
+    """
     with held(vm, pause):
-        if users := users_of(vm):
-            raise ConfigError(f"{vm.title} serves {', '.join(users)}")
+        if users := [name for name in users_of(vm) if name not in but_for]:
+            together = " ".join([*sorted(but_for), *users])
+            hint = f"`python -m launcher down {together}` ends all of them"
+            raise ConfigError(f"{vm.title} serves {', '.join(users)}; {hint}")
         instances = Instances(vm)
         try:
             if instance := instances.get():

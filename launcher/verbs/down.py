@@ -24,7 +24,7 @@ def down(arguments: Arguments) -> int:
     require_known(set(names) - vms)
     runs = [name for name in names if name not in vms or registry.record(name)]
     with interruptible() as pause:
-        each(runs, partial(end, tell=print, pause=pause, for_good=True))
+        each(runs, partial(end, tell=print, pause=pause, for_good=frozenset(runs)))
         released = release_coordinators(None if "--all" in arguments.flags else names, pause)
     if not names and not released:
         print("nothing is up")

@@ -69,7 +69,7 @@ def end_dead(name: str, pause: Pause) -> None:
         record = registry.record(name)
         if record and not is_dead(record):
             return
-        remove(name, record, print, pause, for_good=False)
+        remove(name, record, print, pause)
 
 
 def is_dead(record: Mapping[str, Any]) -> bool:

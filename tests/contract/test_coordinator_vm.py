@@ -5,21 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.cloud import compute_v1
 
-from launcher import registry
+from launcher import ending, registry
 from launcher.compose import compose
 from launcher.emulator import client as emulator
 from launcher.emulator.compute.names import NAME
-from launcher.errors import ConfigError, Interrupted, ProvisioningError
+from launcher.errors import ClusterError, ConfigError, Interrupted, ProvisioningError
 from launcher.invocation import owner
+from launcher.plan import make_plan
+from launcher.providers import Deadlines
 from launcher.providers.compute import firewalls_client, instances_client
-from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, TAG
-from launcher.remote import firewall, vm
+from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, TAG, Identity
+from launcher.remote import firewall, sites, standing, vm
 from launcher.remote.vm import Vm
 from launcher.spec import Spec
 
@@ -163,6 +166,41 @@ def test_ctrl_c_ends_the_wait_for_another_that_makes_it(wanted: Vm) -> None:
     with vm.held(wanted, time.sleep), pytest.raises(Interrupted):
         vm.take_down(wanted, interrupted)
     vm.take_down(wanted, time.sleep)
+
+
+def test_a_run_whose_vm_answers_no_more_can_be_ended(
+    wanted: Vm, spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compute Engine says RUNNING, but no Ray head is there: VM and slices would cost for ever."""
+    monkeypatch.setattr(sites, "REACH_SECONDS", 0.0)
+    address = emulator.read_endpoint(Path(str(spec.provider.options["state_dir"])))
+    assert address is not None
+    never = {"fault": "never-boots", "node": wanted.name}
+    with emulator.arm(address, [never, {**never, "node": "one-*"}], ()):
+        made = vm.note(make(wanted, spec))
+        for name in ("one", "two"):
+            put_on_record(name, made, spec)
+        ends = partial(ending.end, tell=lambda _: None)
+        with pytest.raises(ClusterError, match="down one` gives it up"):
+            ends("one")
+        with pytest.raises(ConfigError, match="serves two; `python -m launcher down one two`"):
+            ends("one", for_good={"one"})
+        assert instance(made).status == "RUNNING"
+        for name in ("one", "two"):
+            ends(name, for_good={"one", "two"})
+    assert vm.Instances(made).get() is None
+    assert registry.records() == []
+
+
+def put_on_record(name: str, made: Vm, spec: Spec) -> None:
+    """A run on that VM, with a slice that only the VM's own record tells of."""
+    remote = {"vm": made.key, "job": f"{name}-0", "submitted": True}
+    record = {"name": name, "owner": OWNER, "provider": made.provider, "remote": remote}
+    registry.write_record(name, {**record, "resources": [], "supervisor": None})
+    identity = Identity(OWNER, registry.machine_id(), made.project)
+    (request,) = make_plan(replace(spec, name=name), identity).first.requests
+    with standing.recorded_provider(record) as provider:
+        provider.get().create(request, Deadlines(30, 30), time.sleep)
 
 
 def test_what_was_left_by_a_launcher_that_died_is_used(wanted: Vm, spec: Spec) -> None:
