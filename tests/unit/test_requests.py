@@ -122,7 +122,7 @@ def test_times_that_count_from_the_request_are_filled_in() -> None:
     (request,) = golden.case_choices("granted after two hours")[0].requests
     now = datetime(2026, 12, 1, 8, tzinfo=UTC)
     assert dated(request, now).body["queueing_policy"] == {
-        "valid_interval": {"start_time": "2026-12-01T10:00:00Z", "end_time": "2026-12-01T11:00:00Z"}
+        "valid_interval": {"start_time": "2026-12-01T10:00:00Z", "end_time": "2026-12-01T17:00:00Z"}
     }
 
 
