@@ -16,6 +16,7 @@ from launcher.errors import Problem
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _OUR_LABELS = "launcher-"
+MOST_LABELS = 60
 # https://cloud.google.com/compute/docs/naming-resources; tags are of the same form
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME_RULE = "a-z, then a-z, 0-9 and -, at most 63"
@@ -35,6 +36,9 @@ SCRIPT_BYTES = 256 * 1024  # of one metadata value
 
 
 def _labels(draft: Draft) -> Iterator[Problem]:
+    if (count := len(draft["cluster.labels"])) > MOST_LABELS:
+        message = f"{count} labels; a resource has at most 64, four of them the launcher's"
+        yield draft.origins.problem(message, ("cluster", "labels"), f"leave {MOST_LABELS} of them")
     for name, value in draft["cluster.labels"].items():
         key = ("cluster", "labels", name)
         if not (_LABEL_KEY.fullmatch(name) and _LABEL_VALUE.fullmatch(value or "")):
@@ -74,12 +78,15 @@ def _scopes(draft: Draft) -> Iterator[Problem]:
 
 def _disks(draft: Draft) -> Iterator[Problem]:
     zones = all_zones(draft)
+    sources = [disk["source"] for disk in draft["cluster.data_disks"]]
     for index, disk in enumerate(draft["cluster.data_disks"]):
         key = ("cluster", "data_disks", str(index), "source")
         found = _DISK.fullmatch(disk["source"])
         if not found:
             hint = "projects/PROJECT/zones/ZONE/disks/DISK"
             yield draft.origins.problem("not the name of a disk", key, hint)
+        elif disk["source"] in sources[:index]:
+            yield draft.origins.problem("the same disk twice", key, "leave one of them")
         elif found["zone"] and zones and found["zone"] not in zones:
             hint = "a disk can be attached in its own zone alone: set cluster.zone"
             yield draft.origins.problem("no slice is asked for in its zone", key, hint)

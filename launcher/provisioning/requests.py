@@ -168,7 +168,7 @@ def node_body(spec: Spec, offer: Offer, identity: Identity, script: str) -> dict
         **machine_fields(cluster.machine),
     }
     if cluster.coordinator == "vm":
-        body["tags"] = [*cluster.machine.tags, TAG]
+        body["tags"] = list(dict.fromkeys([*cluster.machine.tags, TAG]))
     if scheduling := CAPACITIES[offer.capacity].scheduling:
         body["scheduling_config"] = dict(scheduling)
     return body

@@ -539,6 +539,16 @@ TABLE = [
         "cluster.valid_after",
         "cluster.queue_timeout",
     ),
+    (
+        ["cluster.labels={" + ",".join(f"l{i}:x" for i in range(61)) + "}"],
+        "cluster.labels",
+        "leave 60",
+    ),
+    (
+        ["cluster=v6e-8", f"cluster.data_disks=[{{source: {DISK}}},{{source: {DISK}}}]"],
+        "cluster.data_disks.1.source",
+        "",
+    ),
     ([*QUEUED, "cluster.valid_until=2026-12-01"], "cluster.valid_until", ""),
     ([*QUEUED, "cluster.valid_until=2099-12-01T08:00:00"], "cluster.valid_until", ""),
     ([*QUEUED, "cluster.valid_until=2026-13-01T08:00:00Z"], "cluster.valid_until", ""),

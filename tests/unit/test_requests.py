@@ -38,6 +38,12 @@ def stored() -> Mapping[str, Any]:
     return found
 
 
+def test_the_tag_of_a_coordinators_network_is_given_once() -> None:
+    words = ("cluster.coordinator=vm", "cluster.tags=[ssh,launcher]")
+    (choice,) = golden.choices("v6e-8", "spot", *words)
+    assert choice.requests[0].node["tags"] == ["ssh", "launcher"]
+
+
 def test_every_type_in_every_capacity_asks_for_what_the_golden_file_says(
     stored: Mapping[str, Any],
 ) -> None:
