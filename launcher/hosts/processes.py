@@ -75,9 +75,7 @@ class HostProcesses:
         self.left: list[int] = []  # processes that did not die
         self.oom_kills = self._count_oom_kills()
         self.attach(order["callback"], order["host"], {}, order.get("since", 0))
-        self.lobby: Lobby | None = None
-        with contextlib.suppress(OSError):  # then they meet a little later
-            self.lobby = Lobby(*order["coordinator"]) if "coordinator" in order else None
+        self.lobby = lobby_of(order)
         with self.starting:
             for process in order["processes"]:
                 env = {**environment, **process["env"]}
@@ -297,6 +295,13 @@ class HostProcesses:
             if child.poll() is None:
                 self.recorders[index].say(stacks(child.pid))
         self.journal.tell(kind="stacks")
+
+
+def lobby_of(order: Mapping[str, Any]) -> Lobby | None:
+    """None where there can be none: then the processes meet a little later."""
+    with contextlib.suppress(OSError):
+        return Lobby(*order["coordinator"]) if "coordinator" in order else None
+    return None
 
 
 def exec_failure_code(error: OSError) -> int:
