@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -104,15 +103,20 @@ def test_a_rehearsal_that_is_stopped_leaves_nothing(train: Place) -> None:
     train.assert_clean()
 
 
-HOURS = 4  # for what takes one and a half on two processors
+@pytest.mark.stress
+@pytest.mark.timeout(3600 * 2)
+def test_the_standard_set_on_a_real_training(place: Place) -> None:
+    words = ("experiment=lm_tiny", "name=lm", "--faults=standard", "--random=5")
+    shown = place.run("rehearse", *words, timeout=3600 * 2 - 60)
+    assert "FAILED" not in shown
+    place.assert_clean()
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600 * HOURS)
-def test_the_standard_set_on_a_real_training(place: Place) -> None:
-    """`REHEARSE_RANDOM` is how many schedules are drawn besides; the screen tells their seed."""
-    drawn = os.environ.get("REHEARSE_RANDOM", "50")
-    words = ("experiment=lm_tiny", "name=lm", "--faults=standard", f"--random={drawn}")
-    shown = place.run("rehearse", *words, timeout=3600 * HOURS - 60)
+@pytest.mark.timeout(3600 * 2)
+def test_fifty_schedules_drawn_by_chance(train: Place) -> None:
+    """On a training that takes no time itself; the screen tells their seed."""
+    words = (*RUN, "name=drawn", "retry.max_preemptions=5", "retry.max_failures=2", "--random=50")
+    shown = train.run("rehearse", *words, timeout=3600 * 2 - 60)
     assert "FAILED" not in shown
-    place.assert_clean()
+    train.assert_clean()
