@@ -37,7 +37,8 @@ class Lobby:
         threading.Thread(target=self._run, args=(door,), daemon=True).start()
 
     def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.over.set)
+        with contextlib.suppress(RuntimeError):  # it could not be opened
+            self.loop.call_soon_threadsafe(self.over.set)
 
     def _run(self, door: socket.socket) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
