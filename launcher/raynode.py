@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import random
@@ -357,8 +358,10 @@ def run_host(config: dict[str, Any]) -> None:
         config["gcs_address"] = f"{addresses[0]}:{config.pop('ports')[-2]}"
     import ray  # noqa: F401  while the head may still be starting
 
+    seconds = config["join_timeout"]
     while True:
-        wait_for_port(config["gcs_address"], config["join_timeout"])
+        wait_for_port(config["gcs_address"], seconds)
+        seconds = math.inf  # from then on: the head may be away as long as its machine is
         node = start_host(config)
         rest_agents()
         print(json.dumps({"kind": "ready", "address": address}), flush=True)

@@ -105,27 +105,43 @@ def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined
     None when all must be made anew. What is only on its way up does not stay yet.
     """
     head = coordinator.find_head(record["head"])
-    if head is None or not coordinator.is_up(head):
+    if head is None:
         return None
     folder = str(session.folder.path)
     registry.update(session.spec.name, supervisor=registry.this_process(), folder=folder)
     states = slices.standing(session, choice)
-    if slices.are_coming(states, record):
-        return taken_up(session, record, head, choice)
-    broken = slices.not_usable(states, record)
-    if states and len(broken) == len(states):
+    coming, broken = slices.are_coming(states, record), slices.not_usable(states, record)
+    if states and len(broken) == len(states) and not coming:
         session.tell("adopt", "nothing of it can be used: made anew")
         return None
+    is_new = not coordinator.is_up(head)
+    if is_new and not revived(session, head):
+        return None
+    if coming:
+        return taken_up(session, record, head, choice)
     kept = set(range(len(choice.nodes))) - set(broken)
-    boots = slices.boots(record)
-    seconds = session.spec.cluster.join_timeout if boots else JOIN_AGAIN_SECONDS
-    hosts = join_again(session, head, choice, seconds, kept)
+    seconds = FIND_SECONDS if is_new else JOIN_AGAIN_SECONDS
+    patience = session.spec.cluster.join_timeout if slices.boots(record) else seconds
+    hosts = join_again(session, head, choice, patience, kept)
     if hosts is None:
         leave(session)
         return None
     session.tell("adopted", f"{counted(len(hosts), 'host')} up already")
     joined = Joined(head, choice, hosts)
     return renew(session, joined, broken) if broken else joined
+
+
+def revived(session: Session, head: Head) -> bool:
+    """Whether another head takes the place of one that died with its launcher."""
+    try:
+        joining.renew_head(session, head, f"the Ray head at {head.gcs_address} is gone")
+    except Interrupted:
+        raise
+    except (LauncherError, OSError) as error:
+        session.tell("adopt", f"made anew: {str(error).splitlines()[0]}")
+        return False
+    registry.update(session.spec.name, attempt=None)  # the agents have gone with the old one
+    return True
 
 
 def taken_up(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -111,6 +112,11 @@ class Place:
         while not any(text in path.read_text() for path in logs.glob("*/*.log")):
             assert time.monotonic() < deadline, f"no {text!r} in the logs of {name}"
             time.sleep(0.02)
+
+    def kill_head(self) -> None:
+        """SIGKILL to the whole process group of the only Ray head."""
+        (head,) = [p for p, argv in self.commands() if argv[2:3] == ["head"]]
+        os.killpg(head.pid, signal.SIGKILL)
 
     def processes(self) -> list[psutil.Process]:
         return holders(self.home, self.temp)

@@ -199,7 +199,11 @@ def test_down_ends_a_run_that_waits_in_the_queue(place: Place) -> None:
     place.assert_clean()
 
 
-def test_the_same_command_after_a_death_keeps_its_place_in_the_queue(place: Place) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_same_command_after_a_death_keeps_its_place_in_the_queue(
+    place: Place, alone: bool
+) -> None:
+    """The launcher dies alone, or with its Ray head, as when its machine is started anew."""
     process = place.start(*QUEUED, rules({"fault": "stockout"}), "name=held")
     wait_until(lambda: states(place).get("held") == "WAITING_FOR_RESOURCES")
     endpoint = emulator.read_endpoint(place.home / "emulator")
@@ -207,6 +211,8 @@ def test_the_same_command_after_a_death_keeps_its_place_in_the_queue(place: Plac
     with emulator.arm(endpoint, [{"fault": "stockout", "node": "held"}], ()):
         process.kill()
         process.wait()
+        if not alone:
+            place.kill_head()
         assert "queuedResources/held (WAITING_FOR_RESOURCES), its Ray head" in place.run("gc")
         again = place.start(*QUEUED, "name=held")
         place.wait_for("held", "adopted")

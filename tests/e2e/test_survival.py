@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -408,17 +407,10 @@ def test_a_full_disk_costs_the_record_and_not_the_run(train: Place) -> None:
     train.assert_clean()
 
 
-def kill_head(place: Place) -> None:
-    """SIGKILL to the whole process group of the run's Ray head."""
-    heads = [p for p, argv in place.commands() if argv[2:3] == ["head"]]
-    assert len(heads) == 1
-    os.killpg(heads[0].pid, signal.SIGKILL)
-
-
 def test_the_death_of_the_ray_head_costs_no_slice(train: Place) -> None:
     process = train.start(*RUN, "workload.args.steps=40", "name=c", "retry.max_failures=0")
     wait_for_step(train, "c", 15)
-    kill_head(train)
+    train.kill_head()
     assert process.wait(150) == 0
     result = train.result("c")
     assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
@@ -432,7 +424,7 @@ def test_the_ray_head_dies_while_hosts_join(train: Place) -> None:
     slow = "provider.rules=[{fault: slow-boot, worker: 1, seconds: 8s, count: 1}]"
     process = train.start(*RUN, "workload.args.steps=5", "name=j", slow)
     train.wait_for("j", "joined")
-    kill_head(train)
+    train.kill_head()
     assert process.wait(150) == 0
     result = train.result("j")
     assert (result["attempts"], result["preemptions"], result["failures"]) == (1, 1, 0)
@@ -447,7 +439,7 @@ def test_the_ray_head_dies_at_any_moment_before_the_start(train: Place, moment: 
     process = train.start(*RUN, "workload.args.steps=60", "name=a")
     train.wait_for("a", "head")
     time.sleep(moment / 2)
-    kill_head(train)
+    train.kill_head()
     assert process.wait(120) == 0
     assert train.result("a")["failures"] == 0
     assert created(train) == 1
@@ -476,6 +468,19 @@ def test_a_ray_head_that_stands_still_is_missed_and_replaced(train: Place, when:
     train.assert_clean()
 
 
+def test_slices_that_stay_outlive_their_ray_head(train: Place) -> None:
+    """As when the machine that they were made from has been started anew."""
+    words = (*RUN, "keep=true", "name=o")
+    train.run(*words, "workload.args.steps=5")
+    train.kill_head()
+    shown = train.run(*words, "workload.args.steps=15")
+    assert "is gone: another takes its place" in shown
+    assert train.result("o")["final_step"] == 15
+    assert created(train) == 1
+    train.run("down", "o")
+    train.assert_clean()
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("moment", range(6))
 def test_the_ray_head_dies_while_a_run_finds_slices_that_stay(train: Place, moment: int) -> None:
@@ -486,7 +491,7 @@ def test_the_ray_head_dies_while_a_run_finds_slices_that_stay(train: Place, mome
     process = train.start(*words, "workload.args.steps=100")
     wait_until(lambda: any(event["kind"] == "plan" for event in train.events("n")[before:]))
     time.sleep(0.5 + moment / 4)
-    kill_head(train)
+    train.kill_head()
     assert process.wait(120) == 0
     assert train.result("n")["failures"] == 0
     train.run("down", "n")
