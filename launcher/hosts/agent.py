@@ -25,10 +25,11 @@ import random
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import psutil
 
@@ -65,7 +66,7 @@ class Agent:
         self.prepared = ""  # the key of the attempt that may start
         self.mine: HostProcesses | None = None
         self.standbys = Standbys(Path.home() / ".launcher")
-        self.incoming: BinaryIO | None = None
+        self.incoming: IO[bytes] | None = None
         self.metadata = environment  # tells where the metadata server is
         self.notices = Notices(environment, self._notice)
 
@@ -96,17 +97,17 @@ class Agent:
 
     def receive_code(self, digest: str, chunk: bytes, first: bool, last: bool) -> None:
         """Take the next piece of the archive; unpack it when it was the `last`."""
-        archive = self._code(digest).with_suffix(".tar")
         if first or self.incoming is None:
-            archive.parent.mkdir(parents=True, exist_ok=True)
-            self.incoming = archive.open("w+b")
+            folder = self._code(digest).parent
+            folder.mkdir(parents=True, exist_ok=True)
+            # Of its own: other agents of this host may get the same code.
+            self.incoming = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self.incoming.write(chunk)
         if last:
             with self.incoming as file:
                 file.seek(0)
                 self.incoming = None
                 unpack(file, self._code(digest))
-            archive.unlink()
 
     def prepare(self, digest: str, key: str, ports: int = 1) -> dict[str, Any]:
         """End what an earlier attempt left here; give so many ports that are free now.

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from launcher.source import FileEntry, Manifest
@@ -50,7 +50,7 @@ def digest(manifest: Manifest) -> str:
     return total.hexdigest()
 
 
-def unpack(archive: BinaryIO, target: Path) -> None:
+def unpack(archive: IO[bytes], target: Path) -> None:
     """Unpack an archive made by `pack` into `target`, which appears complete or not at all.
 
     When `target` is there already, or another process is first to finish it, nothing changes.
@@ -101,7 +101,7 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
             yield block
 
 
-def _extract(archive: BinaryIO, staging: Path) -> None:
+def _extract(archive: IO[bytes], staging: Path) -> None:
     """Files first, links last: while files are written, no link can lead one of them astray."""
     links = []
     with tarfile.open(

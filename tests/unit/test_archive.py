@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.hosts import archive
+from launcher.hosts.agent import Agent
 from launcher.hosts.archive import ArchiveError, digest, pack, unpack
 from launcher.source import scan
 
@@ -138,3 +139,19 @@ def test_attacks_are_refused_and_leave_nothing(
     with pytest.raises((ArchiveError, OSError)):
         unpack(io.BytesIO(raw.getvalue()), tmp_path / "host" / "code")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["host", "secret"]
+
+
+@pytest.mark.parametrize("order", ["ABAB", "ABBA", "AABB"])
+def test_agents_of_one_host_may_get_the_same_code_at_once(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    agents = {name: Agent.__new__(Agent) for name in "AB"}  # without its watch over the machine
+    whole = packed(code).getvalue()
+    pieces = {name: iter([whole[:5000], whole[5000:]]) for name in "AB"}
+    for index, name in enumerate(order):
+        agents[name].incoming = None if name not in order[:index] else agents[name].incoming
+        is_last = name not in order[index + 1 :]
+        agents[name].receive_code("c0de", next(pieces[name]), not is_last, is_last)
+    (found,) = (tmp_path / ".launcher" / "code").iterdir()
+    assert digest(scan(found)) == digest(scan(code))
