@@ -37,6 +37,14 @@ ON_HOSTS = tuple(
 )
 
 
+class HostsMissing(ClusterError):
+    """Hosts have not joined in time; `others` of the same slices have."""
+
+    def __init__(self, message: str, *, others: bool) -> None:
+        super().__init__(message)
+        self.others = others
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A TPU VM that has joined, and the handle of its agent."""
@@ -152,8 +160,8 @@ def answered(
 
     `is_late` says that the deadline has passed, `pause` may raise to end the wait, `joined` is told
     of each host; `console` gives the log of a node's worker. Whatever ends the wait ends the agents
-    that have not answered. Raises ClusterError that names the missing and shows their consoles, or
-    says which hosts are not what they should be; SliceLost for one that died.
+    that have not answered. Raises HostsMissing, which names them and shows their consoles,
+    ClusterError that says which hosts are not what they should be, and SliceLost for one that died.
     """
     import ray
 
@@ -169,7 +177,8 @@ def answered(
                 joined(place)
             if not ready and is_late():
                 absent = missing(slices, {answers[x] for x in waiting}, console)
-                raise ClusterError("\n".join([absent, *strangers(slices, agents, ray.nodes())]))
+                words = [absent, *strangers(slices, agents, ray.nodes())]
+                raise HostsMissing("\n".join(words), others=bool(hosts))
             pause(0)
     except coordinator.HeadLost:  # Ray answers nothing without
         raise

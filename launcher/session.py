@@ -60,6 +60,23 @@ class Setbacks:
             raise PreemptionBudgetSpent(f"{what}; {self._count} preemptions, {limit}")
 
 
+class Arrivals:
+    """Tells hosts that are bad from a configuration with which none can join."""
+
+    def __init__(self) -> None:
+        self._any = False
+        self._was_missed = False
+
+    def joined(self) -> None:
+        """All have."""
+        self._any, self._was_missed = True, False
+
+    def missed(self, *, others: bool) -> bool:
+        """Some have not, though `others` have; whether new ones are worth another try: once."""
+        first, self._was_missed = not self._was_missed, True
+        return first and (others or self._any)
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """One invocation on one run: what is to be done, and where it is written and shown.
@@ -79,6 +96,7 @@ class Session:
     under_way: UnderWay
     setback: Callable[[str], None]
     timeline: Timeline = field(default_factory=Timeline)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     states: dict[str, State] = field(default_factory=dict)  # of what is being created, by id
     apart: bool = False
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from launcher import cluster, coordinator, registry
 from launcher.coordinator import Head, HeadLost
-from launcher.errors import ClusterError
+from launcher.errors import ClusterError, SliceLost
 from launcher.head_watch import renewing
 from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
@@ -115,11 +115,20 @@ def join_once(
             return join(session, choice, new, is_late, log, watchful)
     except HeadLost:
         raise
-    except ClusterError:
+    except ClusterError as error:
         coordinator.require_alive(head)
         if arrival.seconds:  # missing hosts may have gone with their slice
             slices.require_alive(session, choice, new)
+        require_bad_setup(session, error)
         raise
+
+
+def require_bad_setup(session: Session, error: ClusterError) -> None:
+    """Raises SliceLost, once in a row, where hosts are missing that another slice may have."""
+    if not isinstance(error, cluster.HostsMissing):
+        return
+    if session.arrivals.missed(others=error.others):
+        raise SliceLost(f"{error}\n  other hosts join: new ones in their place") from error
 
 
 def checker(
@@ -219,6 +228,7 @@ def join(
         joined,
     )
     registry.update(session.spec.name, joined=True)
+    session.arrivals.joined()
     session.screen.wait("")
     session.tell("cluster", f"{len(hosts)} of {total} hosts joined")
     return hosts

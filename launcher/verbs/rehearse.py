@@ -28,6 +28,7 @@ FORCED = {
     "provider.state_dir": "null",
     "provider.rules": "[]",
     "cluster.coordinator": "here",
+    "cluster.join_timeout": "2m",
     "workload.checkpoint_dir": "null",
     "keep": "false",
 }

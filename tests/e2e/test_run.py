@@ -237,10 +237,19 @@ def test_preempted_run_starts_again_on_a_new_slice(place: Place) -> None:
 
 def test_a_host_that_never_boots_is_named(place: Place) -> None:
     rules = "provider.rules=[{fault: never-boots, worker: 1}]"
-    words = ["cluster=v4-16", rules, "cluster.join_timeout=12s"]
+    words = ["cluster=v4-16", rules, "cluster.join_timeout=15s"]
     shown = place.run(*words, "name=mute", expect=4)
     assert "1 host did not join" in shown
     assert "s0 h1 (mute-s0 worker 1)" in shown
+    assert len(place.emulator("ledger")["nodes"]) == 2
+    place.assert_clean()
+
+
+def test_a_slice_with_a_bad_host_is_replaced(place: Place) -> None:
+    rules = "provider.rules=[{fault: never-boots, worker: 1, count: 1}]"
+    shown = place.run("cluster=v4-16", rules, "cluster.join_timeout=15s", "name=sick")
+    assert "other hosts join: new ones in their place" in shown
+    assert len(place.emulator("ledger")["nodes"]) == 2
     place.assert_clean()
 
 
