@@ -12,7 +12,9 @@ from typing import Any
 
 from launcher import extras, invocation, registry
 from launcher.attempts.packed import Snapshot
+from launcher.attempts.result import STATUS
 from launcher.errors import ConfigError, Interrupted, LauncherError, Problem, Superseded
+from launcher.interrupt import Interrupt
 from launcher.providers import KINDS
 from launcher.provisioning import slices
 from launcher.provisioning.requests import Identity
@@ -111,6 +113,7 @@ class Sweep:
         self._spent = Spent(self.spec.sweep)
         self._stack = contextlib.ExitStack()  # of the cluster that there is
         self._asked: str | None = None  # for which this was asked
+        self._interrupt: Interrupt | None = None  # of the cluster that there is, or was last
         self._open: tuple[Driver, Desk]
         self._manifests: dict[Any, Manifest] = {}
         self._snapshots: dict[Manifest, Snapshot] = {}
@@ -167,7 +170,7 @@ class Sweep:
         """
         asked = trials.asks_for(group.spec, asker)
         if asked != self._asked:
-            self._stack.close()
+            self._let_go()
             self._stack.enter_context(self._cluster(group, search, make))
             self._asked = asked
         driver, desk = self._open
@@ -176,11 +179,20 @@ class Sweep:
         desk.restore([e for e in entries if e.begun], history(entries))
         self._drive(driver)
 
+    def _let_go(self) -> None:
+        """Of the cluster there is; raises Interrupted if the user wanted to stop meanwhile, which
+        ends no deletion.
+        """
+        self._stack.close()
+        if self._interrupt:
+            self._interrupt.check()
+
     @contextlib.contextmanager
     def _cluster(self, group: Group, search: Search, make: Make) -> Iterator[None]:
         settings = group.spec.sweep
         with invocation.session(group.spec, group.plan, self.screen) as session:
             self.begun = True
+            self._interrupt = session.interrupt
             session.folder.begin()
             headline = invocation.headline(session.spec, session.plan)
             session.tell("plan", headline, supervisor=registry.this_process())
@@ -244,7 +256,7 @@ class Sweep:
         found, (made, saved) = table.best(rows, goal), table.steps(rows)
         failed = next((entry for entry in entries if entry.status is Status.FAILED), None)
         code = error.exit_code if error else failed.exit_code if failed else 0
-        status = "cancelled" if isinstance(error, Interrupted) else "error" if error else None
+        status = STATUS.get(type(error), "error") if error else None
         return {
             "name": self.name,
             "status": status or ("failed" if failed else "succeeded"),
@@ -258,12 +270,13 @@ class Sweep:
             "cost_usd": self.cost_usd,
         }
 
-    def tell(self) -> None:
-        """The table, the best first."""
+    def tell(self, status: str) -> None:
+        """The table, the best first; and how the sweep has ended."""
         rows, goal = self.board.rows(), self.board.goal
         print(table.text(rows, goal), flush=True)
         words = [self.board.counts(), table.told_steps(rows), str(self.folder)]
-        self.screen.phase("done", "; ".join(filter(None, words)))
+        topic = "done" if status == "succeeded" else status
+        self.screen.phase(topic, "; ".join(filter(None, words)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +323,9 @@ def concluded(sweep: Sweep) -> Iterator[None]:
     except LauncherError as raised:
         error = raised
         raise
+    except KeyboardInterrupt:  # while nothing heeds signals: there is no cluster
+        error = Interrupted("stopped by SIGINT")
+        raise
     except BaseException as raised:
         error = LauncherError(f"a fault of launcher: {raised!r}; please report it")
         raise
@@ -317,5 +333,6 @@ def concluded(sweep: Sweep) -> Iterator[None]:
         wrong = isinstance(error, ConfigError) and not sweep.begun
         if sweep.folder.is_dir() and not wrong and not isinstance(error, Superseded):
             sweep.board.save()
-            sweep.tell()
-            registry.write_json(sweep.folder / "result.json", sweep.summary(error))
+            result = sweep.summary(error)
+            sweep.tell(result["status"])
+            registry.write_json(sweep.folder / "result.json", result)

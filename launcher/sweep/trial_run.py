@@ -133,9 +133,9 @@ class Runner:
             ended = supervise.one_attempt(session, code, account, hold, keep_ended=True)
         except (ConfigError, Superseded):
             raise  # no trial's own: what it runs cannot be put on record, or is another launcher's
-        except Interrupted:
+        except Interrupted as error:
             session.under_way.write(None)
-            entry.attempts = account.attempts
+            entry.attempts, entry.message = account.attempts, str(error)
             _keep(session, entry, account)
             raise
         except LauncherError as error:

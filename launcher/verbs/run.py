@@ -29,4 +29,7 @@ def run(arguments: Arguments) -> int:
 
         return launch("run", spec, plan, manifest)
     with session(spec, plan) as current:
-        return supervised(current, manifest, source.describe(manifest), git.state(manifest.root))
+        code = supervised(current, manifest, source.describe(manifest), git.state(manifest.root))
+    if arguments.hydra:
+        current.interrupt.check()  # no signal ends a deletion: it ends the trials that follow
+    return code

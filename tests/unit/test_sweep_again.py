@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,10 @@ import pytest
 
 from launcher.attempts import fanout, supervise
 from launcher.compose import compose
-from launcher.errors import ConfigError, Interrupted, Superseded
+from launcher.errors import ConfigError, Interrupted, PreemptionBudgetSpent, Superseded
 from launcher.registry import read_json, write_json
 from launcher.session import Session
-from launcher.sweep import identity, trial_run
+from launcher.sweep import identity, sweeps, trial_run
 from launcher.sweep.desk import Desk, Stopped
 from launcher.sweep.entries import ATTEMPT, METRICS, STANDING, Entry, Status
 from launcher.sweep.grids import Batches
@@ -28,6 +29,7 @@ from launcher.sweep.spent import Spent
 from launcher.sweep.sweeps import Ended, concluded, history
 from launcher.sweep.trials import Composer
 from launcher.sweep.tunes import Tune
+from launcher.verbs import Arguments, exit_code, run
 
 SPACE = {"workload.args.x": Choice(("1", "2", "3"))}
 
@@ -89,22 +91,69 @@ def test_the_code_is_that_of_the_beginning_for_every_thread(cwd: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
+    ("error", "status", "code"),
     [
-        (RuntimeError("boom"), "error"),
-        (Interrupted("stopped by SIGINT"), "cancelled"),
-        (KeyboardInterrupt(), "error"),
+        (RuntimeError("boom"), "error", 1),
+        (Interrupted("stopped by SIGINT"), "cancelled", 130),
+        (KeyboardInterrupt(), "cancelled", 130),
+        (PreemptionBudgetSpent("lost 4 times"), "preempted", 6),
     ],
 )
-def test_whatever_ends_a_sweep_is_its_result(cwd: Path, error: BaseException, status: str) -> None:
+def test_whatever_ends_a_sweep_is_its_result(
+    cwd: Path, capsys: Any, error: BaseException, status: str, code: int
+) -> None:
     tune, _ = searched(cwd)
     tune.sweep.folder.mkdir(parents=True)
     with pytest.raises(type(error)), concluded(tune.sweep):
         raise error
     result = read_json(tune.sweep.folder / "result.json")
     assert result
-    assert result["status"] == status
-    assert result["exit_code"] == getattr(error, "exit_code", 1)
+    assert (result["status"], result["exit_code"]) == (status, code)
+    assert f"s  {status} " in capsys.readouterr().err
+
+
+class Deleted:
+    """A cluster that is deleted just when the user wants to stop."""
+
+    closed, cost_usd = False, 0.0
+
+    def __init__(self, session: Session, *_: Any) -> None:
+        self.session = session
+
+    def __enter__(self) -> None: ...
+
+    def run(self) -> None: ...
+
+    def __exit__(self, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_no_cluster_is_made_after_a_signal(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAUNCHER_HOME", str(cwd / "home"))
+    monkeypatch.setattr(sweeps, "Driver", Deleted)
+    with pytest.raises(Interrupted, match="SIGTERM"), Batches(()) as batches:
+        batches.run([[*point("1"), f"cluster={each}"] for each in ("v6e-1", "v6e-4")])
+    assert capsys.readouterr().err.count("s  plan ") == 1
+    result = read_json(cwd / "runs" / "s" / "result.json")
+    assert result
+    assert (result["status"], result["exit_code"]) == ("cancelled", 130)
+
+
+@pytest.mark.parametrize(("flags", "goes_on"), [((), True), (("--multirun",), False)])
+def test_no_run_of_its_own_is_made_after_a_signal(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], goes_on: bool
+) -> None:
+    def supervised(*_: Any) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    monkeypatch.setenv("LAUNCHER_HOME", str(cwd / "home"))
+    monkeypatch.setattr(run, "supervised", supervised)
+    arguments = Arguments(["workload.script=train.py", "name=s"], hydra=flags)
+    code = exit_code(lambda: run.run(arguments))
+    assert (code == 0) == goes_on
 
 
 def test_a_sweep_that_another_launcher_has_is_left_alone(cwd: Path) -> None:
