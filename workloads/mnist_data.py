@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +30,7 @@ TEST_EVERY = 5  # of scikit-learn's
 DIGITS = Path("datasets", "data", "digits.csv.gz")  # in scikit-learn; 64 grey values, and the digit
 DIGITS_SIDE = 8
 DIGITS_WHITE = 16.0
+AGAIN = "fetch the file again"
 INSTALL = "pip install 'scikit-learn>=1.5,<2'"
 
 
@@ -53,6 +54,10 @@ def mnist(folder: Path) -> Digits:
         name: read_idx(find(folder, stem, dimensions), dimensions)
         for name, (stem, dimensions) in FILES.items()
     }
+    sides = [arrays[f"{part}_images"].shape[1:] for part in ("train", "test")]
+    if sides[0] != sides[1] or 0 in sides[0]:
+        shown = " and ".join(map(_by, sides))
+        raise ValueError(f"{folder}: images of {shown} to learn from and to test with")
     for part in ("train", "test"):
         images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
         if len(images) != len(labels):
@@ -72,6 +77,9 @@ def candidates(folder: Path, stem: str, dimensions: int) -> Iterator[Path]:
 
 
 def find(folder: Path, stem: str, dimensions: int) -> Path:
+    if not folder.is_dir():
+        hint = "give one that every host sees, or none for scikit-learn's digits"
+        raise ValueError(f"--data={folder}: there is no folder {folder.absolute()} here; {hint}")
     names = list(candidates(folder, stem, dimensions))
     for path in names:
         if path.is_file():
@@ -84,7 +92,8 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be unpacked: {error}") from error
+        # A cause would be told in its stead, and names no file.
+        raise ValueError(f"{path} cannot be read or unpacked: {error}; {AGAIN}") from None
     return unpack(path, data, dimensions)
 
 
@@ -95,16 +104,21 @@ def unpack(path: Path, data: bytes, dimensions: int) -> np.ndarray:
         hint = "; is it packed, and lacks the ending .gz?" if magic[:2] == b"\x1f\x8b" else ""
         raise ValueError(
             f"{path} is no IDX file of {dimensions} dimensions:"
-            f" it begins with 0x{magic.hex()}, not 0x{expected.hex()}{hint}"
+            f" it begins with 0x{magic.hex()}, not 0x{expected.hex()}{hint or f'; {AGAIN}'}"
         )
     begin = HEAD * (1 + dimensions)
     if len(data) < begin:
-        raise ValueError(f"{path} is cut off: it ends before its values begin")
+        raise ValueError(f"{path} is cut off: it ends before its values begin; {AGAIN}")
     shape = [int(size) for size in np.frombuffer(data[HEAD:begin], ">u4")]
     if (size := len(data) - begin) != math.prod(shape):
-        text = " x ".join(map(str, shape))
-        raise ValueError(f"{path} is cut off, or too long: {size} bytes of {text} values")
+        raise ValueError(
+            f"{path} is cut off, or too long: {size} bytes of {_by(shape)} values; {AGAIN}"
+        )
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def shipped() -> Digits:
