@@ -28,7 +28,7 @@ from launcher.config.files import (
 )
 from launcher.config.nearest import nearest_or_all
 from launcher.config.origins import Key, Origins
-from launcher.config.overrides import Kind, Override
+from launcher.config.overrides import PARSER, Kind, Override
 from launcher.errors import ConfigError, Problem
 
 _ROOT = "config"  # the primary file, conf/config.yaml
@@ -114,14 +114,15 @@ def _config_loader(folder: Path) -> Iterator[Any]:
 
     from launcher.sweep import hydra_options
 
-    hydra_options.register()
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(folder), version_base="1.3", job_name="launcher"):
-            yield GlobalHydra.instance().config_loader()
-    finally:
-        GlobalHydra.instance().hydra = outer
+    with PARSER:
+        hydra_options.register()
+        outer = GlobalHydra.instance().hydra
+        GlobalHydra.instance().clear()
+        try:
+            with initialize_config_dir(str(folder), version_base="1.3", job_name="launcher"):
+                yield GlobalHydra.instance().config_loader()
+        finally:
+            GlobalHydra.instance().hydra = outer
 
 
 def _merge(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,9 @@ OPEN_MAPS = (
     *(("workload", "args"), ("workload", "env")),
     *(("cluster", "labels"), ("cluster", "env")),
 )
+
+PARSER = threading.RLock()
+"""Hydra's parser, and what Hydra keeps of itself, are for one thread at a time."""
 
 _SEVERAL = re.compile(r"(choice\(|\[)(.*)([)\]])", re.DOTALL)
 _FORM = re.compile(r"(?P<mark>\+\+|\+|~|)(?P<key>[^=]*)(?:=(?P<text>.*))?", re.DOTALL)
@@ -230,13 +234,20 @@ def _path(key: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)  # the trials of a sweep have most of their overrides in common
 def _read(text: str) -> Any:
     """Hydra's own reading of `key=value`; ValueError if its grammar has none."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        return OverridesParser.create().parse_override(text)
+        return parsed_by_hydra(text)
     except HydraException as error:
         raise ValueError(text) from error
+
+
+def parsed_by_hydra(text: str, config_loader: Any = None) -> Any:
+    """By any thread; `config_loader` is for `glob`. Raises Hydra's own errors."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    with PARSER:
+        return OverridesParser.create(config_loader).parse_override(text)
 
 
 def _mend(key: str, text: str) -> str:

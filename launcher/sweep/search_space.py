@@ -152,11 +152,12 @@ def _as_text(value: Any) -> str:
 
 def _domain(override: str, seed: int, config_loader: Any) -> Domain | None:
     """None if there is one value. Raises ValueError."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    from launcher.config.overrides import parsed_by_hydra
+
     try:
-        parsed = OverridesParser.create(config_loader).parse_override(override)
+        parsed = parsed_by_hydra(override, config_loader)
         if not parsed.is_sweep_override():
             return None
         if parsed.is_discrete_sweep():

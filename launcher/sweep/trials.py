@@ -54,8 +54,8 @@ class Composer:
         self._config_dirs = config_dirs
         self._cwd = cwd
         self._suffix = suffix
-        self._lock = threading.RLock()  # Hydra's parser is for one thread at a time
         self._known: Known = {}
+        self._lock = threading.Lock()  # around it: no file is read twice
 
     def spec(self, overrides: Sequence[str]) -> Spec:
         """As that of a single run with these overrides. Raises ConfigError."""
@@ -81,13 +81,8 @@ class Composer:
         return tuple(trials.values())
 
     def trial(self, overrides: Sequence[str], keys: Iterable[str]) -> Trial:
-        with self._lock:
-            own, params = identity.trial_id(overrides), params_of(overrides, keys)
-            return Trial(own, self.spec(overrides), tuple(overrides), params)
-
-    def identify(self, overrides: Sequence[str]) -> str:
-        with self._lock:
-            return identity.trial_id(overrides)
+        own, params = identity.trial_id(overrides), params_of(overrides, keys)
+        return Trial(own, self.spec(overrides), tuple(overrides), params)
 
 
 def texts(overrides: Iterable[str]) -> dict[str, str]:

@@ -103,7 +103,7 @@ class Tune:
         return found
 
     def identify(self, suggested: Mapping[str, str]) -> str:
-        return self._composer.identify(words(self._shared, suggested))
+        return identity.trial_id(words(self._shared, suggested))
 
     def trial(self, suggested: Mapping[str, str]) -> Trial:
         """Raises ConfigError, also for one that would need another cluster."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from launcher.attempts import fanout, supervise
 from launcher.compose import compose
@@ -173,6 +176,33 @@ def test_a_failed_trial_is_worth_nothing_to_a_sweeper(cwd: Path) -> None:
     tune.sweep.__exit__(None, None, None)
     ended = Ended(made, Goal("accuracy", "max"))
     assert (ended.values, ended.best) == ([None, 0.5], 0.5)
+
+
+# --- threads of several places --------------------------------------------------------------------
+
+
+def test_no_two_threads_are_in_hydras_parser(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, free, disturbed = OverridesParser.parse_rule, threading.RLock(), []
+
+    def parse_rule(parser: OverridesParser, *words: Any) -> Any:
+        alone = free.acquire(blocking=False)
+        disturbed.append(not alone)
+        time.sleep(0.001)
+        try:
+            return own(parser, *words)
+        finally:
+            if alone:
+                free.release()
+
+    monkeypatch.setattr(OverridesParser, "parse_rule", parse_rule)
+    tune, _ = searched(cwd)
+    texts = [f"{number}.{number}" for number in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        known = pool.map(tune.identify, [{"workload.args.x": text} for text in texts])
+        made = pool.map(tune.trial, [{"workload.args.y": text} for text in texts])
+        assert len({*known, *(trial.id for trial in made)}) == 40
+    tune.sweep.__exit__(None, None, None)
+    assert not any(disturbed)
 
 
 # --- suggestions with a wrong configuration -------------------------------------------------------
