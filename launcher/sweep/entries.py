@@ -65,6 +65,7 @@ class Entry:
     exit_code: int = 0
     message: str = ""
     code: str = ""  # the digest of what it ran last
+    taken: bool = False  # checkpoints of another that lie beside its own are to take their place
     begun: bool = False  # an earlier invocation has left something of it
     told: Status = Status.WAITING  # the last that the screen has said of it
 
@@ -152,10 +153,14 @@ def restored(trial: Trial, number: int, folder: Path, *, retry_failed: bool) -> 
         entry.known_at = max(began, changed_at(own / METRICS))
         entry.ran += entry.known_at - began
     entry.attempts, entry.code = found.get("attempts", 0), found.get("code", "")
+    entry.taken = found.get("taken", False)
     if result and (result["status"] in _STATUS or not retry_failed):
         entry.status = _STATUS.get(result["status"], Status.FAILED)
         entry.place = result.get("place", "")
         entry.exit_code, entry.message = result["exit_code"], result["message"]
+        # One that went on from another has made some steps twice, and the second time counts.
+        told = result.get("metrics", {})
+        entry.values |= {key: float(value) for key, value in told.items()}
     return entry
 
 

@@ -27,7 +27,7 @@ from launcher.judging.verdict import Verdict
 from launcher.plan import Plan
 from launcher.screen import Screen
 from launcher.session import Session
-from launcher.sweep.checkpoints import take_over
+from launcher.sweep import checkpoints
 from launcher.sweep.desk import Desk, Stop, Stopped
 from launcher.sweep.entries import ATTEMPT, STANDING, Entry, Status, plain
 from launcher.sweep.place import TAKES_PLACE, Hold, Place
@@ -124,6 +124,7 @@ class Runner:
         ended: Verdict | LauncherError
         hold = Hold(place, session.spec)
         try:
+            settle(session, entry)
             found = left_alone(session, entry, hold)
             if found:
                 entry.ran += max(0.0, found["until"] - entry.known_at)
@@ -154,16 +155,30 @@ class Runner:
         """The trial, whose processes have ended, gets the checkpoints and values of another."""
         source = self.desk.entries[exploit.source_trial]
         theirs = self.session.folder.path / source.trial.id / "checkpoints"
+        if named := source.trial.spec.workload and source.trial.spec.workload.checkpoint_dir:
+            theirs = Path(named)
+        own = Path(supervise.checkpoint_dir(session) or "")
         try:
-            if named := source.trial.spec.workload and source.trial.spec.workload.checkpoint_dir:
-                theirs = Path(named)
-            if not take_over(theirs, Path(supervise.checkpoint_dir(session) or "")):
+            if not checkpoints.fetch(theirs, own):
                 return Stopped(f"{source.trial.id} has no checkpoint yet", again=True)
             self.remade(entry, exploit.overrides)
+            session.under_way.write(None)
+            entry.taken = True
+            session.folder.write(STANDING, _standing(entry))
+            settle(session, entry)
         except LauncherError as error:
+            checkpoints.settle(own, taken=False)
             return error
         entry.go_back(source)
         return Stopped(f"goes on from {source.trial.id}", again=True)
+
+
+def settle(session: Session, entry: Entry) -> None:
+    """Have the trial's checkpoints be those that its folder says. Raises ClusterError."""
+    own = supervise.checkpoint_dir(session) or ""
+    if own and "://" not in own:
+        checkpoints.settle(Path(own), taken=entry.taken)
+    entry.taken = False
 
 
 def left_alone(session: Session, entry: Entry, hold: Hold) -> Mapping[str, Any] | None:
@@ -267,4 +282,5 @@ def _standing(entry: Entry) -> dict[str, Any]:
         "iterations": entry.iterations,
         "attempts": entry.attempts,
         "code": entry.code,
+        "taken": entry.taken,
     }

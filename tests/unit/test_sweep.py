@@ -507,6 +507,10 @@ def test_the_folder_of_a_trial_says_how_it_ended(tmp_path: Path, spec: Spec) -> 
     assert found.to_json()["metrics"] == {"loss": "nan"}
     again = restored(trial, 0, tmp_path, retry_failed=True)
     assert again.status is Status.WAITING
+    # It had gone on from another, so that it made step 2 once more.
+    (own / "result.json").write_text(json.dumps({**result, "metrics": {"loss": 0.5}}))
+    found = restored(trial, 0, tmp_path, retry_failed=False)
+    assert found.to_json()["metrics"] == {"loss": 0.5}
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -671,12 +675,16 @@ def test_the_table_is_drawn_while_trials_report(tmp_path: Path, spec: Spec) -> N
 
 def test_checkpoints_are_taken_over_whole(tmp_path: Path) -> None:
     source, target = tmp_path / "a" / "c", tmp_path / "b" / "c"
-    assert not checkpoints.take_over(source, target)
+    assert not checkpoints.fetch(source, target)
     (source / "3").mkdir(parents=True)
     (source / "3" / "state").write_text("three")
     (source / "4.orbax-checkpoint-tmp").mkdir()
     (target / "1").mkdir(parents=True)
-    assert checkpoints.take_over(source, target)
+    assert checkpoints.fetch(source, target)
+    assert [path.name for path in target.iterdir()] == ["1"]  # as yet
+    checkpoints.settle(target, taken=True)
+    checkpoints.settle(target, taken=True)
+    assert [path.name for path in target.parent.iterdir()] == ["c"]
     assert [path.name for path in target.iterdir()] == ["3"]
     assert (target / "3" / "state").read_text() == "three"
 
@@ -687,9 +695,9 @@ def test_checkpoints_that_cannot_be_copied_say_why(tmp_path: Path) -> None:
     os.mkfifo(source / "3" / "state")
     (target / "1").mkdir(parents=True)
     with pytest.raises(ClusterError, match="is a named pipe"):
-        checkpoints.take_over(source, target)
+        checkpoints.fetch(source, target)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["c"]
     (target.parent / "file").write_text("")
     with pytest.raises(ClusterError, match="cannot be copied"):
-        checkpoints.take_over(source, target.parent / "file" / "c")
+        checkpoints.fetch(source, target.parent / "file" / "c")
     assert [path.name for path in target.iterdir()] == ["1"]  # its own are kept

@@ -24,7 +24,7 @@ from launcher.sweep import identity, sweeps, trial_run
 from launcher.sweep.desk import Desk, Stopped
 from launcher.sweep.entries import ATTEMPT, METRICS, STANDING, Entry, Status
 from launcher.sweep.grids import Batches
-from launcher.sweep.protocol import Suggestion
+from launcher.sweep.protocol import Exploit, Suggestion
 from launcher.sweep.scores import Goal
 from launcher.sweep.search import make_search
 from launcher.sweep.search_space import Choice, Domain, Interval
@@ -311,6 +311,75 @@ def test_a_trial_has_run_while_no_launcher_watched(
     kept = read_json(own / STANDING)
     assert kept
     assert (round(again.ran), round(kept["ran"])) == (round(seconds), round(seconds))
+
+
+# --- killed while a trial goes on from another ----------------------------------------------------
+
+
+class Killed(BaseException):
+    """Nothing of a process that is killed runs any more."""
+
+
+def exploited(tune: Tune, desk: Desk) -> Entry:
+    """A trial that was told to go on from another, which has a checkpoint as well."""
+    taken = desk.take(Spot())
+    assert taken
+    entry, stop = taken
+    other = tune.make(Suggestion("other", {"workload.args.x": "2"}))
+    desk.entries["other"] = other
+    joined = SimpleNamespace(choice=tune.group.plan.first)
+    place: Any = SimpleNamespace(title="s0", joined=lambda _: joined)
+    shared = {"owner": "me", "interrupt": None, "provider": None, "setback": None}
+    session: Any = SimpleNamespace(folder=SimpleNamespace(path=tune.sweep.folder), **shared)
+    runner = trial_run.Runner(session, desk, tune.sweep.code, tune.sweep.remade)
+    for trial in (entry.trial.id, "other"):
+        (tune.sweep.folder / trial / "checkpoints").mkdir(parents=True)
+        (tune.sweep.folder / trial / "checkpoints" / "of").write_text(trial)
+    try:
+        with runner._opened(entry, place, stop) as opened:
+            runner._exploited(opened, entry, Exploit("other", {"workload.args.x": "9"}))
+    finally:
+        tune.sweep.__exit__(None, None, None)
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("killed_in", "takes"),
+    [
+        ("launcher.sweep.checkpoints.shutil.copytree", False),
+        ("launcher.sweep.trial_run.InFile.write", False),
+        ("launcher.sweep.trial_run.settle", True),
+        ("pathlib.Path.rename", True),
+        ("launcher.sweep.entries.Entry.go_back", True),
+    ],
+)
+def test_a_kill_leaves_a_trial_as_it_was_or_wholly_as_the_other(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str, takes: bool
+) -> None:
+    rename = Path.rename
+
+    def kill(*words: Any, **named: Any) -> None:
+        if killed_in != "pathlib.Path.rename" or str(words[1]).endswith("checkpoints"):
+            raise Killed
+        rename(*words, **named)
+
+    tune, desk = searched(cwd)
+    with monkeypatch.context() as patched:
+        patched.setattr(killed_in, kill)
+        with pytest.raises(Killed):
+            exploited(tune, desk)
+    (first,) = (path for path in (cwd / "runs" / "s").glob("*/") if path.name != "other")
+
+    def attempt(*_: Any, **__: Any) -> None:
+        raise Stopped("the sweep ends", again=True)
+
+    monkeypatch.setattr(supervise, "one_attempt", attempt)
+    monkeypatch.setattr(trial_run.coordinator, "answers", lambda _: True)
+    entry = run_next(*searched(cwd))
+    assert entry.trial.id == first.name
+    assert (entry.suggested == {"workload.args.x": "9"}) == takes
+    assert (first / "checkpoints" / "of").read_text() == ("other" if takes else first.name)
+    assert not list(first.glob(".taken*"))
 
 
 # --- batches of a sweeper -------------------------------------------------------------------------
