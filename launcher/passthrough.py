@@ -143,7 +143,7 @@ class Task:
 
     run: Callable[[Arguments], int]
     config_dirs: Sequence[Path]
-    codes: dict[str, int] = field(default_factory=dict)  # by the overrides of a trial
+    codes: dict[str, tuple[str, int]] = field(default_factory=dict)  # of each trial; its overrides
     shows: bool = False  # the configs of the trials instead of running them
     batches: Batches | None = None  # for as long as `stack` is open
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -160,7 +160,7 @@ class Task:
             overrides=overrides, config_dirs=self.config_dirs, hydra=("--multirun",)
         )
         code = exit_code(lambda: self.run(arguments))
-        self._note(overrides, code)
+        self._note(" ".join(overrides), overrides, code)
         if code == Interrupted.exit_code:
             raise SystemExit(code)
 
@@ -199,18 +199,19 @@ class Task:
 
     def _note_all(self, ended: Ended) -> None:
         for entry in ended.entries:
-            self._note(entry.trial.overrides, entry.exit_code)
+            self._note(entry.trial.id, entry.trial.overrides, entry.exit_code)
 
-    def _note(self, overrides: Sequence[str], code: int) -> None:
-        self.codes[" ".join(map(plain, overrides))] = code
+    def _note(self, trial: str, overrides: Sequence[str], code: int) -> None:
+        """Two trials of a population may have the same overrides in the end."""
+        self.codes[trial] = " ".join(map(plain, overrides)), code
 
     def summary(self) -> int:
         """The exit code of the first trial that failed; all of them are told."""
-        failed = [(trial, code) for trial, code in self.codes.items() if code]
+        failed = [(overrides, code) for overrides, code in self.codes.values() if code]
         if failed:
             print(f"launcher: {len(failed)} of {len(self.codes)} trials failed", file=sys.stderr)
-        for trial, code in failed:
-            print(f"  exit code {code}: {trial}", file=sys.stderr)
+        for overrides, code in failed:
+            print(f"  exit code {code}: {overrides}", file=sys.stderr)
         return failed[0][1] if failed else 0
 
 

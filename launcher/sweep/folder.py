@@ -13,9 +13,14 @@ from launcher.sweep.scores import Goal
 TRIALS = "trials.json"
 
 
-def read(folder: Path) -> Mapping[str, Any] | None:
-    """What `trials.json` says; None for the folder of a single run."""
-    return registry.read_json(folder / TRIALS)
+def read(folder: Path, *, at_rest: bool = False) -> Mapping[str, Any] | None:
+    """What `trials.json` says; None for the folder of a single run. `at_rest`: nothing runs, and
+    what ran when the launcher was killed waits to go on.
+    """
+    found = registry.read_json(folder / TRIALS)
+    for row in found["trials"] if found and at_rest else ():
+        row["status"] = "waiting" if row["status"] == "running" else row["status"]
+    return found
 
 
 def goal_of(found: Mapping[str, Any]) -> Goal | None:

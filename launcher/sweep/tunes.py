@@ -130,7 +130,8 @@ class Tune:
         try:
             return replace(self.trial(chosen), id=trial_id), None
         except ConfigError as error:
-            return replace(self._first, id=trial_id, params=dict(chosen)), error
+            typed = tuple(words(self._shared, chosen))
+            return replace(self._first, id=trial_id, overrides=typed, params=dict(chosen)), error
 
     def restored(self) -> list[Entry]:
         """Trials of earlier invocations, in the order in which they were suggested."""

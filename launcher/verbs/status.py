@@ -15,6 +15,7 @@ from launcher.sweep import folder as folders
 from launcher.sweep import table
 from launcher.verbs import Arguments
 
+GONE = "gone"  # the launcher was killed, and what it had was removed
 LEFT = "without a launcher: its own command goes on with it, gc deletes it"
 
 
@@ -68,9 +69,10 @@ def state_of(name: str) -> dict[str, Any]:
     result = registry.read_json(folder / "result.json")
     endpoint = next((e["endpoint"] for e in reversed(events) if "endpoint" in e), None)
     attempt = next((e["attempt"] for e in reversed(events) if "attempt" in e), None)
+    is_at = trouble or phase_of(record, events, result)
     return {
         "name": name,
-        "phase": trouble or phase_of(record, events, result),
+        "phase": is_at,
         "attempt": attempt,
         "last_step": last_step(folder),
         "nodes": nodes_of(record, events),
@@ -78,7 +80,7 @@ def state_of(name: str) -> dict[str, Any]:
         "dashboard": dashboard_of(record),
         "folder": str(folder),
         "result": result,
-        **(folders.read(folder) or {"trials": None}),
+        **(folders.read(folder, at_rest=is_at == GONE) or {"trials": None}),
     }
 
 
@@ -129,7 +131,7 @@ def phase_of(
         return str(result["status"]) if record is None or not record["stays"] else "up"
     if record is None:
         supervisor = next((e["supervisor"] for e in reversed(events) if "supervisor" in e), None)
-        return phase(events) if registry.is_alive(supervisor) else "gone"
+        return phase(events) if registry.is_alive(supervisor) else GONE
     if record.get("remote") or registry.is_alive(record["supervisor"]):
         return phase(events) if not (record.get("remote") or {}).get("ended") else "up"
     return "up" if record["stays"] else LEFT

@@ -18,6 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from launcher.attempts import fanout, supervise
 from launcher.compose import compose
 from launcher.errors import ConfigError, Interrupted, PreemptionBudgetSpent, Superseded
+from launcher.passthrough import Task
 from launcher.registry import read_json, write_json
 from launcher.session import Session
 from launcher.sweep import identity, sweeps, trial_run
@@ -33,6 +34,7 @@ from launcher.sweep.sweeps import Ended, concluded, history
 from launcher.sweep.trials import Composer
 from launcher.sweep.tunes import Tune
 from launcher.verbs import Arguments, exit_code, run
+from launcher.verbs.status import state_of
 
 SPACE = {"workload.args.x": Choice(("1", "2", "3"))}
 
@@ -178,6 +180,29 @@ def test_a_failed_trial_is_worth_nothing_to_a_sweeper(cwd: Path) -> None:
     assert (ended.values, ended.best) == ([None, 0.5], 0.5)
 
 
+def test_a_failure_is_told_though_another_trial_has_the_same_values(
+    cwd: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As two of a population may have in the end."""
+    tune, _ = searched(cwd)
+    made = [tune.make(Suggestion(name, {"workload.args.x": "1"})) for name in "ab"]
+    tune.sweep.__exit__(None, None, None)
+    made[0].exit_code = 5
+    task = Task(lambda _: 0, ())
+    task._note_all(Ended(made, None))
+    assert task.summary() == 5
+    assert "1 of 2 trials failed" in capsys.readouterr().err
+
+
+def test_nothing_runs_of_a_sweep_that_is_gone(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHER_HOME", str(cwd / "home"))
+    rows = [{"status": status} for status in ("running", "failed")]
+    write_json(cwd / "runs" / "s" / "trials.json", {"trials": rows})
+    state = state_of("s")
+    assert state["phase"] == "gone"
+    assert [row["status"] for row in state["trials"]] == ["waiting", "failed"]
+
+
 # --- threads of several places --------------------------------------------------------------------
 
 
@@ -216,6 +241,7 @@ def test_a_suggestion_with_a_wrong_config_is_one_that_was_made(cwd: Path) -> Non
     tune.sweep.board.save()
     tune.sweep.__exit__(None, None, None)
     assert (entry.status, entry.exit_code) == (Status.FAILED, 2)
+    assert entry.trial.overrides[-1] == "++workload.args.x=${nothing}"
     for words in ((), ("sweep.retry_failed=true",)):  # which does not mend it
         again, desk = searched(cwd, *words)
         again.sweep.__exit__(None, None, None)
