@@ -86,7 +86,9 @@ class Batches:
         sweep = self._begun(name, made)
         for group in groups:
             mine = [sweep.board.of(trial.id) for trial in group.trials]
-            if not sweep.over and not all(entry.ended for entry in mine):
+            if all(entry.ended for entry in mine):
+                sweep.pass_over(mine)
+            elif not sweep.over:
                 ids = [entry.trial.id for entry in mine]
                 sweep.run(group, mine, Grid(ids), lambda each: sweep.board.of(each.trial_id))
         entries = [sweep.board.of(identity.trial_id(point)) for point in points]

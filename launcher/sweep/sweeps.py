@@ -216,11 +216,21 @@ class Sweep:
     def _introduce(self, session: Session, entries: Sequence[Entry]) -> None:
         self.board.save()
         session.tell("trials", f"{self.board.counts()}; {session.folder.shown}")
+        if text := self._other_code(entries):
+            session.tell("code", text)
+
+    def pass_over(self, entries: Sequence[Entry]) -> None:
+        """All have ended: nothing is made for them, and no folder is written to."""
+        if text := self._other_code(entries):
+            self.screen.phase("code", text)
+
+    def _other_code(self, entries: Sequence[Entry]) -> str:
+        """What there is to say about the code of trials that have ended, if anything."""
         ended = [entry for entry in entries if entry.ended and entry.code]
-        if other := [entry for entry in ended if entry.code != self.code(entry.trial).digest()]:
-            text = f"other code than there is now has run in {counted(len(other), 'trial')}"
-            hint = "another sweep.name begins anew"
-            session.tell("code", f"{text}, and is not run again: {hint}")
+        other = sum(entry.code != self.code(entry.trial).digest() for entry in ended)
+        text = f"other code than there is now has run in {counted(other, 'trial')}"
+        hint = "another sweep.name begins anew"
+        return f"{text}, and is not run again: {hint}" if other else ""
 
     def _drive(self, driver: Driver) -> None:
         self.screen.attach(self.board)

@@ -16,9 +16,9 @@ from launcher.record import runs_folder
 from launcher.spec import Spec
 from launcher.sweep import identity, search_settings, search_space, trials
 from launcher.sweep.entries import STANDING, Entry, Status, restored
-from launcher.sweep.protocol import Suggestion
+from launcher.sweep.protocol import Search, Suggestion
 from launcher.sweep.search import make_search
-from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, own
+from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, history, own
 from launcher.sweep.trial_run import keep_failed
 from launcher.sweep.trials import Composer, Group, Trial
 
@@ -49,9 +49,19 @@ def run(
     search = make_search(tune.settings(), space, tune.identify)
     with concluded(tune.sweep):
         entries = tune.restored()
-        tune.sweep.run(tune.group, entries, search, tune.make)
+        asked = make_search(tune.settings(), space, tune.identify)
+        if is_over(entries, asked):
+            tune.sweep.pass_over(entries)
+        else:
+            tune.sweep.run(tune.group, entries, search, tune.make)
     found = tune.sweep.board
     return Ended(found.entries, found.goal)
+
+
+def is_over(entries: Sequence[Entry], search: Search) -> bool:
+    """Whether there is nothing to make a cluster for; `search` is of no use afterwards."""
+    search.restore(history(entries))
+    return search.exhausted and all(entry.ended for entry in entries)
 
 
 def words(shared: Sequence[str], suggested: Mapping[str, str]) -> list[str]:

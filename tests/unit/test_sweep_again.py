@@ -21,7 +21,7 @@ from launcher.errors import ConfigError, Interrupted, PreemptionBudgetSpent, Sup
 from launcher.passthrough import Task
 from launcher.registry import read_json, write_json
 from launcher.session import Session
-from launcher.sweep import identity, sweeps, trial_run
+from launcher.sweep import identity, sweeps, trial_run, tunes
 from launcher.sweep.desk import Desk, Stopped
 from launcher.sweep.entries import ATTEMPT, METRICS, STANDING, Entry, Status
 from launcher.sweep.grids import Batches
@@ -230,6 +230,37 @@ def test_no_two_threads_are_in_hydras_parser(cwd: Path, monkeypatch: pytest.Monk
     assert not any(disturbed)
 
 
+# --- nothing is left to do ------------------------------------------------------------------------
+
+
+class Made(Exception):
+    """A cluster was."""
+
+
+def test_a_search_that_is_over_makes_no_cluster(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def made(*_: Any) -> None:
+        raise Made
+
+    tune, _ = searched(cwd)
+    for number, x in enumerate("12"):
+        values = {"workload.args.x": x}
+        left = {"number": number, "origin": values, "suggested": values}
+        result = {"status": "succeeded", "exit_code": 0, "message": "", "code": "old", **left}
+        write_json(cwd / "runs" / "s" / tune.identify(values) / "result.json", result)
+    tune.sweep.__exit__(None, None, None)
+    monkeypatch.setattr(sweeps.Sweep, "run", made)
+    words = ["++workload.script=train.py", "++sweep.name=s", "++sweep.search=grid"]
+    ended = tunes.run([*words, "++workload.args.x=1,2"], {}, (), None)
+    assert [entry.status for entry in ended.entries] == [Status.SUCCEEDED] * 2
+    told = capsys.readouterr().err
+    assert "other code than there is now has run in 2 trials" in told
+    assert "2 trials: 2 succeeded" in told
+    with pytest.raises(Made):
+        tunes.run([*words, "++workload.args.x=1,2,3"], {}, (), None)
+
+
 # --- suggestions with a wrong configuration -------------------------------------------------------
 
 
@@ -416,7 +447,8 @@ def point(x: str) -> list[str]:
 
 
 def ended_before(cwd: Path, x: str, code: int = 0) -> None:
-    result = {"status": "failed" if code else "succeeded", "exit_code": code, "message": ""}
+    how = {"status": "failed" if code else "succeeded", "exit_code": code, "message": ""}
+    result = {**how, "code": "old"}
     write_json(cwd / "runs" / "s" / identity.trial_id(point(x)) / "result.json", result)
 
 
@@ -434,7 +466,9 @@ def test_batches_are_one_sweep(cwd: Path, capsys: pytest.CaptureFixture[str]) ->
     told = [(row["number"], row["params"]) for row in trials["trials"]]
     assert told == [(n, {"workload.args.x": str(n + 1)}) for n in range(3)]
     assert (result["exit_code"], result["trials"]["succeeded"]) == (7, 2)
-    assert capsys.readouterr().out.count("trial     status") == 1
+    told = capsys.readouterr()
+    assert told.out.count("trial     status") == 1
+    assert "other code than there is now has run in 1 trial," in told.err
 
 
 def test_a_sweeper_that_asks_for_more_than_is_to_run_ends(cwd: Path) -> None:
