@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launcher import extras, invocation, registry
+from launcher import ending, extras, invocation, registry
 from launcher.attempts.packed import Snapshot
 from launcher.attempts.result import STATUS
 from launcher.errors import ConfigError, Interrupted, LauncherError, Problem, Superseded
-from launcher.interrupt import Interrupt
+from launcher.interrupt import Interrupt, interruptible
 from launcher.providers import KINDS
 from launcher.provisioning import slices
 from launcher.provisioning.requests import Identity
@@ -252,9 +252,25 @@ class Sweep:
     ) -> None:
         try:
             self._stack.__exit__(kind, error, trace)
+            if kind is None and not self.begun:
+                self._remove_left()
         finally:
             for snapshot in self._snapshots.values():
                 snapshot.close()
+
+    def _remove_left(self) -> None:
+        """Of a launcher that was killed once all trials had ended: no cluster of this one does.
+
+        Raises ConfigError if it is still there.
+        """
+        with registry.lock(f"run-{self.name}", invocation.going_on(self.name)):
+            left = registry.record(self.name)
+            if left and not left["stays"] and left["folder"] == str(self.folder):
+                with interruptible() as pause:
+                    ending.remove(self.name, left, self._released, pause)
+
+    def _released(self, text: str) -> None:
+        self.screen.phase("released", text)
 
     # --- the end --------------------------------------------------------------------------------
 

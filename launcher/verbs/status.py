@@ -14,6 +14,7 @@ from launcher.record import last_step, phase, read_lines, runs_folder
 from launcher.sweep import folder as folders
 from launcher.sweep import table
 from launcher.verbs import Arguments
+from launcher.words import counted
 
 GONE = "gone"  # the launcher was killed, and what it had was removed
 LEFT = "without a launcher: its own command goes on with it, gc deletes it"
@@ -88,7 +89,7 @@ def told_trials(state: Mapping[str, Any]) -> str:
     """How the trials of a sweep stand; nothing for a single run."""
     states = Counter(row["status"] for row in state["trials"] or ())
     told = ", ".join(f"{count} {status}" for status, count in sorted(states.items()))
-    return f"{sum(states.values())} trials: {told}" if told else ""
+    return f"{counted(sum(states.values()), 'trial')}: {told}" if told else ""
 
 
 def look(name: str) -> tuple[str, dict[str, Any] | None]:

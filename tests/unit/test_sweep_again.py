@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from launcher import registry
 from launcher.attempts import fanout, supervise
 from launcher.compose import compose
 from launcher.errors import ConfigError, Interrupted, PreemptionBudgetSpent, Superseded
@@ -47,6 +48,7 @@ class Spot:
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
     return tmp_path
 
 
@@ -136,7 +138,6 @@ class Deleted:
 def test_no_cluster_is_made_after_a_signal(
     cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LAUNCHER_HOME", str(cwd / "home"))
     monkeypatch.setattr(sweeps, "Driver", Deleted)
     with pytest.raises(Interrupted, match="SIGTERM"), Batches(()) as batches:
         batches.run([[*point("1"), f"cluster={each}"] for each in ("v6e-1", "v6e-4")])
@@ -154,7 +155,6 @@ def test_no_run_of_its_own_is_made_after_a_signal(
         os.kill(os.getpid(), signal.SIGTERM)
         return 0
 
-    monkeypatch.setenv("LAUNCHER_HOME", str(cwd / "home"))
     monkeypatch.setattr(run, "supervised", supervised)
     arguments = Arguments(["workload.script=train.py", "name=s"], hydra=flags)
     code = exit_code(lambda: run.run(arguments))
@@ -194,8 +194,7 @@ def test_a_failure_is_told_though_another_trial_has_the_same_values(
     assert "1 of 2 trials failed" in capsys.readouterr().err
 
 
-def test_nothing_runs_of_a_sweep_that_is_gone(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAUNCHER_HOME", str(cwd / "home"))
+def test_nothing_runs_of_a_sweep_that_is_gone(cwd: Path) -> None:
     rows = [{"status": status} for status in ("running", "failed")]
     write_json(cwd / "runs" / "s" / "trials.json", {"trials": rows})
     state = state_of("s")
@@ -469,6 +468,34 @@ def test_batches_are_one_sweep(cwd: Path, capsys: pytest.CaptureFixture[str]) ->
     told = capsys.readouterr()
     assert told.out.count("trial     status") == 1
     assert "other code than there is now has run in 1 trial," in told.err
+
+
+@pytest.mark.parametrize(
+    ("record", "removed"), [({}, ["s"]), ({"stays": True}, []), ({"folder": "/elsewhere/s"}, [])]
+)
+def test_what_a_killed_launcher_has_left_goes_though_all_trials_have_ended(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, record: dict[str, Any], removed: list[str]
+) -> None:
+    gone: list[str] = []
+    monkeypatch.setattr(sweeps.ending, "remove", lambda name, *_, **__: gone.append(name))
+    own = {"stays": False, "folder": str(cwd / "runs" / "s")}
+    registry.write_record("s", own | record)
+    ended_before(cwd, "1")
+    with Batches(()) as batches:
+        batches.run([point("1")])
+    assert gone == removed
+
+
+def test_a_sweep_that_goes_on_elsewhere_is_not_told_to_have_ended(cwd: Path) -> None:
+    ended_before(cwd, "1")
+    with (
+        registry.lock("run-s", ""),
+        pytest.raises(ConfigError, match="s is going on in another"),
+        Batches(()) as batches,
+    ):
+        batches.run([point("1")])
+    assert not (cwd / "runs" / "s" / "result.json").exists()
+    assert not (cwd / "runs" / "s" / "trials.json").exists()
 
 
 def test_a_sweeper_that_asks_for_more_than_is_to_run_ends(cwd: Path) -> None:
