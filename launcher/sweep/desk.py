@@ -62,6 +62,7 @@ class _Running:
     entry: Entry
     spot: Spot
     stop: Stop
+    over: bool = False  # its program has ended by itself
 
 
 def _is_as_it_was(running: _Running) -> bool:
@@ -157,8 +158,18 @@ class Desk:
                 return
             self.progress += 1
             decision = self.search.report(entry.trial.id, report.step, report.metrics)
-            self._decide(running, decision)
+            if not running.over:
+                self._decide(running, decision)
+            elif isinstance(decision, Exploit):
+                self.search.kept(entry.trial.id)
             self.listener.changed(entry)
+
+    def over(self, entry: Entry) -> None:
+        """Its program ended while nobody watched: what it has told is heard now, and is too late to
+        stop it.
+        """
+        with self._changed:
+            self._running[entry.trial.id].over = True
 
     def _decide(self, running: _Running, decision: Decision) -> None:
         if isinstance(decision, Exploit):

@@ -128,7 +128,9 @@ class Runner:
             found = left_alone(session, entry, hold)
             if found:
                 entry.ran += max(0.0, found["until"] - entry.known_at)
-            if not found or not found["over"]:
+            if found and found["over"]:
+                self.desk.over(entry)
+            else:
                 entry.code = code.digest()
             session.folder.write(STANDING, _standing(entry))
             ended = supervise.one_attempt(session, code, account, hold, keep_ended=True)

@@ -407,6 +407,18 @@ def test_a_searcher_has_a_trial_go_on_from_another(desk: Desk) -> None:
     assert desk.search.as_it_was == found[0].trial.id
 
 
+@pytest.mark.parametrize("decision", [Verb.STOP, Exploit("b", {"x": "2"})])
+def test_what_has_ended_by_itself_is_stopped_no_more(desk: Desk, decision: Decision) -> None:
+    found = desk.take(Spot("one"))
+    assert found
+    assert isinstance(desk.search, Picky)
+    desk.over(found[0])
+    desk.search.decision = decision
+    desk.reported(found[0], {"step": 1, "loss": 1.0})
+    found[1].check()
+    assert desk.search.as_it_was == ("" if decision is Verb.STOP else found[0].trial.id)
+
+
 def test_no_more_at_a_time_than_asked_for(desk: Desk) -> None:
     desk.max_concurrent = 1
     first = taken(desk, Spot("one"))

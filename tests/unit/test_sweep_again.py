@@ -358,12 +358,17 @@ def test_a_trial_has_run_while_no_launcher_watched(
     monkeypatch.setattr(fanout, "ask", lambda *_: {(0, 0): state})
     monkeypatch.setattr(supervise.time, "time", lambda: 4600.0)
 
+    over: list[bool] = []
+
     def attempt(*_: Any, **__: Any) -> None:
+        over.extend(running.over for running in desk._running.values())
         raise Stopped("the sweep ends", again=True)
 
     monkeypatch.setattr(supervise, "one_attempt", attempt)
     monkeypatch.setattr(trial_run.coordinator, "answers", lambda _: True)
-    again = run_next(*searched(cwd))
+    tune, desk = searched(cwd)
+    again = run_next(tune, desk)
+    assert over == [not state["gone"] and not state["running"]]
     kept = read_json(own / STANDING)
     assert kept
     assert (round(again.ran), round(kept["ran"])) == (round(seconds), round(seconds))
