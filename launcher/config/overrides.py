@@ -192,7 +192,8 @@ def _inner_sweep(typed: str) -> Problem | None:
         value = _read(f"x={text}").value()
     except ValueError:
         return None  # told elsewhere
-    if not _holds_sweep(value):
+    inner = getattr(value, "list", value)  # `[a],[b]` are values of a sweep, that are lists
+    if not _holds_sweep(inner):
         return None
     hint = f"""quote each within it: {shlex.quote(key + '={a: "choice(1,2)"}')}"""
     return Problem("values of a sweep in a map or list", key, typed, hint)

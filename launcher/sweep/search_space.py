@@ -21,6 +21,8 @@ from typing import Any
 
 from launcher.errors import ConfigError, Problem
 
+UNREAD = "the value cannot be read"
+QUOTE = """quote what holds any of , = : # ' or letters beyond ASCII: "'a, b',c\""""
 LOG = "log"  # the one tag that means something
 
 
@@ -121,7 +123,8 @@ def take_apart(
         try:
             domain = _domain(override, seed, config_loader)
         except ValueError as error:
-            problems.append(Problem(str(error), key, override.lstrip("+")))
+            hint = QUOTE if str(error).startswith(UNREAD) else ""
+            problems.append(Problem(str(error), key, override.lstrip("+"), hint))
             continue
         if domain is None:
             shared.append(override)
@@ -143,11 +146,45 @@ def _as_overrides(params: Mapping[str, Any]) -> list[str]:
 
 
 def _as_text(value: Any) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str):  # OmegaConf's lists as well
-        return ",".join(_as_text(each) for each in value)
+    return ",".join(map(_element, value)) if _is_list(value) else _scalar(value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)  # OmegaConf's as well
+
+
+def _element(value: Any) -> str:
+    """One of a list's: a list is one value here, and so is a text, whatever is in it."""
+    if _is_list(value):
+        return f"[{','.join(map(_element, value))}]"
+    return _quoted(value) if isinstance(value, str) and not _is_one(value) else _scalar(value)
+
+
+def _scalar(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return str(value)
+
+
+def _is_one(text: str) -> bool:
+    """Whether Hydra reads it as one value, of those that `a,b` is made of."""
+    from hydra.errors import HydraException
+
+    from launcher.config.overrides import parsed_by_hydra
+
+    if not text or text != text.strip() or text.endswith("\\"):
+        return False
+    try:
+        value = parsed_by_hydra(f"x={text}").value()
+    except HydraException:
+        return False
+    return not getattr(value, "simple_form", False)
+
+
+def _quoted(text: str) -> str:
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    return QuotedString(text=text, quote=Quote.single).with_quotes()
 
 
 def _domain(override: str, seed: int, config_loader: Any) -> Domain | None:
@@ -163,7 +200,7 @@ def _domain(override: str, seed: int, config_loader: Any) -> Domain | None:
         if parsed.is_discrete_sweep():
             return _discrete(parsed, seed)
     except HydraException as error:
-        raise ValueError(str(error).splitlines()[0]) from error
+        raise ValueError(f"{UNREAD}: {str(error).splitlines()[0]}") from error
     return _interval(parsed.value())
 
 

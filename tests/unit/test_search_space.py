@@ -10,18 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from launcher.config.overrides import as_hydra, settled
 from launcher.errors import ConfigError
 from launcher.sweep.search_space import (
     Choice,
     Domain,
     Interval,
     draw,
+    ends,
     number_of,
     size,
     take_apart,
     text_of,
     texts,
 )
+from launcher.sweep.tunes import words
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,33 @@ def test_a_files_block_may_hold_texts_lists_and_values() -> None:
     assert space["workload.args.lr"] == Interval(1e-5, 0.1)
     assert space["a"] == Choice(("1", "null", "True", "x\\ y"))
     assert shared == ["b=3", "c=1"]
+
+
+def test_a_text_in_a_files_list_is_one_value() -> None:
+    odd = [
+        "a, b",
+        "it's",
+        "",
+        "ü",
+        "x=1",
+        "#c",
+        "a\\",
+        "\\'",
+        "C:\\x",
+        " b ",
+        "[x",
+        "日本,",
+        "two\nlines",
+    ]
+    space, _ = take_apart([], {"workload.args.t": odd})
+    written = ends(space["workload.args.t"])
+    assert [settled(words([], {"workload.args.t": text})[0])[1] for text in written] == odd
+
+
+def test_lists_are_values_as_well() -> None:
+    space, _ = take_apart([], {"x": [[1, "a, b"], [3]]})
+    assert space == take_apart(["x=[1,'a, b'],[3]"], {})[0]
+    assert as_hydra(["a.x=[1],[2]"]) == ["++a.x=[1],[2]"]
 
 
 def test_values_that_a_process_gets_stay_as_they_were_typed() -> None:
