@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import time
 from collections import Counter
@@ -180,6 +181,24 @@ def test_ctrl_c_leaves_nothing_and_the_rest_for_later(place: Place, words: list[
     place.assert_clean()
     assert {row["status"] for row in rows(place)} == {"waiting"}
     assert place.result("s")["status"] == "cancelled"
+
+
+def test_a_search_is_followed_and_cancelled_by_its_name(place: Place, words: list[str]) -> None:
+    more = ["hydra/sweeper=tune", "sweep.samples=2", "workload.args.steps=60"]
+    process = place.start(*words, *more, "workload.args.lr=interval(1e-3,1)")
+    wait_for_trials(place, 1, "running")
+    wait_for_words(place)
+    assert "s: running, 1 trial: 1 running, slices: s-s0" in place.run("status", "s")
+    assert "chips" in place.run("logs", "s")
+    place.run("cancel", "s")
+    assert process.wait(60) == 130
+    place.assert_clean()
+    shown = place.screen(0).read_text()
+    assert re.search(r"again .* waits to go on: stopped by SIGTERM", shown)
+    assert re.search(r"s  cancelled +1 trial: 1 waiting", shown)
+    assert "s: cancelled, 1 trial: 1 waiting" in place.run("status", "s")
+    assert place.result("s")["exit_code"] == 130
+    assert "nothing is up" in place.run("down", "s")
 
 
 @pytest.mark.stress
