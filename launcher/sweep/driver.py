@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -39,7 +40,7 @@ class Driver:
         self._broken: frozenset[int] = frozenset()
         self._missing: frozenset[int] = frozenset()  # could not be had again
         self._lock = threading.Lock()
-        self._headless = self._repairing = False
+        self._headless = self._awaiting = False
         self._joined: Joined | None = None
         self._head_watch: HeadWatch | None = None
         self._spent = spent
@@ -78,14 +79,18 @@ class Driver:
 
         Raises what ends the sweep before: Interrupted, Refused, Superseded, a fault of ours.
         """
-        if self._joined is None:
-            before = incarnations_of(self.session.spec.name)
-            self._settle(self._holding.ready())
-            if incarnations_of(self.session.spec.name) != before:
-                self._desk.keep_places([])  # what ran is gone with its hosts
-            self._begin()
-        self._watch(self._holding)
+        with contextlib.suppress(NoneLeft):
+            if self._joined is None:
+                self._open()
+            self._watch(self._holding)
         self.closed = self._desk.closed
+
+    def _open(self) -> None:
+        before = incarnations_of(self.session.spec.name)
+        self._settle(self._awaited(self._holding))
+        if incarnations_of(self.session.spec.name) != before:
+            self._desk.keep_places([])  # what ran is gone with its hosts
+        self._begin()
 
     def _settle(self, joined: Joined) -> None:
         """Places for the hosts that there are; those whose hosts have stayed remain."""
@@ -231,11 +236,11 @@ class Driver:
 
     def _awaited(self, holding: Holding) -> Joined:
         """The hosts, joined. Raises NoneLeft, as long as it waits and no longer."""
-        self._repairing = True
+        self._awaiting = True
         try:
             return holding.ready()
         finally:
-            self._repairing = False
+            self._awaiting = False
 
     def _count_repair(self) -> None:
         """Raises PreemptionBudgetSpent where slices are lost again and again, and nothing comes of
@@ -250,7 +255,7 @@ class Driver:
 
     def _require_need(self) -> None:
         """While slices are waited for: raises NoneLeft once nothing is to run on them."""
-        if self._repairing:
+        if self._awaiting:
             self._heed_budget()
             if self._desk.done:
                 raise NoneLeft("no trial is left to run", again=True)

@@ -32,7 +32,7 @@ class Kit:
         session: Any = SimpleNamespace(
             folder=SimpleNamespace(next=lambda: None),
             tell=lambda topic, *_, **__: self.told.append(topic),
-            spec=SimpleNamespace(retry=SimpleNamespace(max_preemptions=3)),
+            spec=SimpleNamespace(name="x", retry=SimpleNamespace(max_preemptions=3)),
         )
         runner: Any = SimpleNamespace(desk=self.desk)
         self.driver: Any = Driver(session, runner, self.spent)
@@ -85,6 +85,22 @@ def test_where_none_is_of_use_all_are_asked_for_and_then_the_sweep_ends(kit: Kit
         kit.repair()
     assert kit.lost == [{1}, {0, 1, 2}]
     assert kit.chips() == 0
+
+
+def test_a_budget_that_is_over_ends_the_wait_for_slices(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.sweep.driver.incarnations_of", lambda _: {})
+
+    def ready() -> None:
+        kit.now += 61.0
+        kit.driver._require_need()
+
+    limits: Any = SimpleNamespace(budget_seconds=60.0, budget_chip_hours=None)
+    kit.driver._spent = Spent(limits, lambda: kit.now)
+    kit.driver._joined, kit.driver._holding = None, SimpleNamespace(ready=ready)
+    kit.driver.run()
+    assert (kit.told, kit.driver.closed) == (["budget"], True)
 
 
 def test_slices_that_are_lost_over_and_over_end_a_sweep_without_progress(kit: Kit) -> None:
