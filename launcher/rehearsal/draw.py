@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from launcher.rehearsal.scenarios import LAST, Scenario, make
@@ -32,7 +33,8 @@ AMBUSHES: tuple[Draw, ...] = (
 def draw(number: int, seed: int) -> tuple[Scenario, ...]:
     """`number` scenarios of one to three strikes at random moments, in the order of their steps."""
     chance = random.Random(seed)
-    return tuple(make(_row(index, chance)) for index in range(1, number + 1))
+    rows = (_row(index, chance) for index in range(1, number + 1))
+    return tuple(replace(make(row), by_chance=True) for row in rows)
 
 
 def _row(index: int, chance: random.Random) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from launcher import registry
 from launcher.record import read_lines
 from launcher.rehearsal.compare import Comparison, Line, Lost, compare, last_step, lost
 from launcher.rehearsal.conduct import Ran
-from launcher.rehearsal.scenarios import Expect, Range, Scenario
+from launcher.rehearsal.scenarios import Range, Scenario
 from launcher.rehearsal.triggers import Course
 
 
@@ -84,8 +84,8 @@ def judge(
 ) -> Finding:
     """With `strict`, what is else a warning fails too."""
     compared, gone = compare(clean.metrics, told.metrics, tolerance), lost(told.metrics)
-    failures = [] if ran.skipped else list(_failures(scenario.expect, ran, told, compared))
-    warnings = list(_warnings(ran, told, compared, gone))
+    failures = [] if ran.skipped else list(_failures(scenario, ran, told, compared))
+    warnings = list(_warnings(scenario, ran, told, compared, gone))
     if strict:
         failures, warnings = [*failures, *warnings], []
     skipped = bool(ran.skipped) and not failures
@@ -112,9 +112,20 @@ def judge(
     )
 
 
-def _failures(expect: Expect, ran: Ran, told: Told, compared: Comparison) -> Iterator[str]:
-    yield from ran.troubles
+def _is_excused(scenario: Scenario, ran: Ran) -> bool:
+    """Whether something of it may not have happened."""
+    return scenario.by_chance and bool(ran.done)
+
+
+def _missed(ran: Ran) -> Iterator[str]:
     yield from (f"never happened: {deed}" for deed in ran.undone)
+
+
+def _failures(scenario: Scenario, ran: Ran, told: Told, compared: Comparison) -> Iterator[str]:
+    expect = scenario.expect
+    yield from ran.troubles
+    if not _is_excused(scenario, ran):
+        yield from _missed(ran)
     status = told.result.get("status")
     if status is None:
         yield f"came to no result (exit code {ran.exit_code})"
@@ -133,10 +144,14 @@ def _failures(expect: Expect, ran: Ran, told: Told, compared: Comparison) -> Ite
         yield f"left behind: {', '.join(ran.left)}"
 
 
-def _warnings(ran: Ran, told: Told, compared: Comparison, gone: Lost) -> Iterator[str]:
+def _warnings(
+    scenario: Scenario, ran: Ran, told: Told, compared: Comparison, gone: Lost
+) -> Iterator[str]:
     if ran.skipped:
         yield f"skipped: {ran.skipped}"
         return
+    if _is_excused(scenario, ran):
+        yield from _missed(ran)
     if compared.equal is None:
         yield compared.text
     if gone.everything:

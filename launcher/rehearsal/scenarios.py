@@ -98,7 +98,10 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`limit` is in seconds; None: by the time of the clean run. `source` is as written."""
+    """`limit` is in seconds; None: by the time of the clean run. `source` is as written.
+
+    `by_chance`: deeds may come too late, since nobody knows what the earlier ones do to the run.
+    """
 
     name: str
     deeds: tuple[Deed, ...]
@@ -106,6 +109,7 @@ class Scenario:
     about: str = ""
     limit: float | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+    by_chance: bool = False
 
 
 def load(path: Path) -> tuple[Scenario, ...]:

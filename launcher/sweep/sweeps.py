@@ -196,6 +196,8 @@ class Sweep:
             session.folder.begin()
             headline = invocation.headline(session.spec, session.plan)
             session.tell("plan", headline, supervisor=registry.this_process())
+            for note in session.spec.notes:
+                session.tell("note", note)
             desk = Desk(
                 search,
                 make,

@@ -170,7 +170,7 @@ def test_what_is_drawn_could_have_been_written(
     assert drawn == draw(2, seed)
     path = tmp_path_factory.mktemp("drawn") / "faults.yaml"
     path.write_text(yaml.safe_dump([dict(scenario.source) for scenario in drawn]))
-    assert load(path) == drawn
+    assert tuple(replace(scenario, by_chance=True) for scenario in load(path)) == drawn
 
 
 # --- triggers -------------------------------------------------------------------------------------
@@ -348,6 +348,17 @@ def test_whatever_is_wrong_fails(made: Make, ran: Ran, result: dict[str, Any], t
     finding = found(made, ran, **result)
     assert finding.passed is False
     assert any(failure.startswith(told) for failure in finding.failures), finding.failures
+
+
+@pytest.mark.parametrize(("done", "passes"), [((), False), (("preempt after step 9",), True)])
+def test_what_comes_too_late_by_chance_is_told(
+    made: Make, done: tuple[str, ...], passes: bool
+) -> None:
+    (drawn,) = draw(1, seed=1)
+    clean, told = read(made("clean", lines(1, 40))), read(made("x", lines(1, 40)))
+    finding = judge(drawn, Ran(0, undone=["preempt"], done=[*done]), told, clean, Path("x"))
+    assert finding.passed is passes
+    assert "never happened: preempt" in (finding.warnings if passes else finding.failures)
 
 
 def test_a_run_without_a_result_fails(made: Make) -> None:
