@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError
+from google.auth.exceptions import GoogleAuthError, TransportError
 from grpc import StatusCode
 
 from launcher.errors import ProvisioningError
@@ -58,12 +58,15 @@ def call(
     timeout: float = CALL_SECONDS,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """The JSON of the answer; errors are those of `google.api_core`, as with gRPC."""
+    """The JSON of the answer; errors are those of `google.api_core`, as with gRPC.
+
+    Where the network is away, it may be a token that cannot be had.
+    """
     import requests
 
     try:
         response = session.request(method, url, timeout=timeout, **arguments)
-    except requests.RequestException as error:
+    except (requests.RequestException, TransportError) as error:
         raise exceptions.ServiceUnavailable(str(error)) from error
     if response.ok:
         return dict(response.json())
