@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher import coordinator, registry
 from launcher.deadline import Deadline
-from launcher.errors import Interrupted, ProvisioningError, Unanswered
+from launcher.errors import ProvisioningError, Unanswered
 from launcher.providers import Pause, Provider
 from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, QUEUED_RESOURCES
 
@@ -83,7 +83,8 @@ def delete_all(
     """Queued resources first, with their nodes; then the nodes that are none of theirs.
 
     A name on record may have been taken by somebody else: what lacks the labels is left alone.
-    Raises ProvisioningError with every failure, after all have been tried.
+    Raises ProvisioningError with every failure, after all have been tried; what is none, such as
+    an interrupt or a fault of ours, as it is.
     """
     by_kind = sorted(dict.fromkeys(names), key=lambda name: f"/{QUEUED_RESOURCES}/" not in name)
     queued = [name for name in by_kind if f"/{QUEUED_RESOURCES}/" in name]
@@ -95,7 +96,7 @@ def delete_all(
             ]
         errors += [error for deletion in deletions if (error := deletion.exception())]
     for error in errors:
-        if isinstance(error, Interrupted):
+        if not isinstance(error, ProvisioningError):
             raise error
     if errors:
         raise ProvisioningError("; ".join(dict.fromkeys(map(str, errors))))
