@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import secrets
 import threading
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from launcher import cluster
 from launcher.cluster import Host
 from launcher.deadline import Deadline
-from launcher.errors import ProvisioningError
+from launcher.errors import LauncherError, ProvisioningError
 from launcher.hosts.member import Place
 from launcher.providers import Deadlines
 from launcher.provisioning import joining, provision, slices
@@ -76,6 +77,8 @@ class Probe:
         try:
             self.grown = asking.result()
         except Exception as error:  # whatever it is: the run itself goes on
+            if not isinstance(error, LauncherError):
+                traceback.print_exception(error)
             why = (str(error) or repr(error)).splitlines()[0]
             self._session.tell("probe", f"no larger number of slices: {why}")
             self._asking = None
