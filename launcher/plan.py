@@ -61,6 +61,17 @@ class Choice:
         return tuple(node for request in self.requests for node in request.nodes)
 
     @property
+    def node_names(self) -> tuple[str, ...]:
+        """The same by their full names."""
+        return tuple(name for request in self.requests for name in request.node_names)
+
+    def requests_of(self, part: Collection[int] | None) -> dict[int, Request]:
+        """By slice number, of some slices or all; a queued resource of several is one request, and
+        has no part.
+        """
+        return {i: r for i, r in enumerate(self.requests) if part is None or i in part}
+
+    @property
     def title(self) -> str:
         offer, slices = self.offer, len(self.nodes)
         count = f"{slices} x " if slices > 1 else ""

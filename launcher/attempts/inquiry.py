@@ -107,8 +107,7 @@ def look_of(session: Session, joined: Joined) -> Look:
 
 def look(provider: Provider, joined: Joined) -> dict[str, Any]:
     """Fields of the evidence. What the API does not tell, since it is away, is left out."""
-    requests = joined.choice.requests
-    names = [name for request in requests for name in request.node_names]
+    requests, names = joined.choice.requests, joined.choice.node_names
     nodes_of = {request.name: request.nodes for request in requests if request.queued}
     try:
         with ThreadPoolExecutor(MOST_LOOKS) as pool:

@@ -157,7 +157,7 @@ def checker(
 
 def console(session: Session, choice: Choice, node: str, worker: int) -> str:
     """The end of a host's console log."""
-    name = next(name for name in slices.node_names(choice) if name.endswith(f"/{node}"))
+    name = next(name for name in choice.node_names if name.endswith(f"/{node}"))
     return session.provider.get().console(name, worker)
 
 

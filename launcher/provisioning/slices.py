@@ -66,7 +66,7 @@ def recorded_choice(session: Session, record: Mapping[str, Any]) -> Choice | Non
 
 def same(session: Session, choice: Choice, record: Mapping[str, Any]) -> Choice | None:
     """The choice, if its nodes are those on record, or a part of it that an elastic run has."""
-    names = node_names(choice)
+    names = list(choice.node_names)
     if record["nodes"] == names:
         return choice
     mode = session.spec.mode
@@ -148,10 +148,6 @@ def offer_of(choice: Choice) -> dict[str, str]:
     }
 
 
-def node_names(choice: Choice) -> list[str]:
-    return [name for request in choice.requests for name in request.node_names]
-
-
 def acquire(session: Session, fill: Fill, meanwhile: Meanwhile[T]) -> T:
     """What `meanwhile` makes of the first choice of the plan that can be had.
 
@@ -194,7 +190,7 @@ def take(
     PreemptionBudgetSpent when a part went too often while the rest is kept.
     """
     incarnation = secrets.token_hex(4)
-    new = put_on_record(session, choice, requests_of(choice, part).values(), incarnation)
+    new = put_on_record(session, choice, choice.requests_of(part).values(), incarnation)
     return obtain(session, choice, fill, meanwhile, incarnation, part, new)
 
 
@@ -256,7 +252,7 @@ def obtain(
     """What is on record is asked for; of the names there, the `new` ones never were before, and of
     the others a look tells first whether they are there.
     """
-    wanted = requests_of(choice, part)
+    wanted = choice.requests_of(part)
     asked = {i: filled(request, session, incarnation, fill) for i, request in wanted.items()}
     abort = threading.Event()
 
@@ -324,11 +320,6 @@ def unmade(creating: Mapping[int, Future[None]]) -> Iterator[int]:
             yield index
 
 
-def requests_of(choice: Choice, part: Collection[int] | None) -> dict[int, Request]:
-    """By slice number; a queued resource of several slices is one request, and has no part."""
-    return {i: r for i, r in enumerate(choice.requests) if part is None or i in part}
-
-
 def put_on_record(
     session: Session, choice: Choice, wanted: Collection[Request], incarnation: str
 ) -> set[str]:
@@ -346,7 +337,7 @@ def put_on_record(
         asked_in=session.folder.attempt if wanted else record.get("asked_in"),
         offer=offer_of(choice),
         settings=settings_of(session.spec, choice),
-        nodes=node_names(choice),
+        nodes=list(choice.node_names),
         resources=list(dict.fromkeys([*names, *before])),
         cost_per_hour_usd=choice.cost_per_hour_usd,
     )
@@ -398,7 +389,7 @@ def give_up(session: Session, choice: Choice, part: Collection[int] | None = Non
     record = registry.record(session.spec.name)
     assert record is not None  # written before the first call
     if part is not None:
-        remove(session, requests_of(choice, part).values(), session.interrupt.pause)
+        remove(session, choice.requests_of(part).values(), session.interrupt.pause)
         return
     if record["resources"]:
         removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
@@ -487,7 +478,7 @@ def words(session: Session, choice: Choice) -> dict[int, str]:
     """The API's word for the state of each slice's node; none of those it cannot be asked after."""
     found: dict[int, str] = {}
     with contextlib.suppress(ProvisioningError):
-        for index, name in enumerate(node_names(choice)):
+        for index, name in enumerate(choice.node_names):
             node = session.provider.get().get(name)
             found[index] = node.raw_state if node else GONE
     return found

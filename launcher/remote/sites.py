@@ -232,7 +232,7 @@ class Host0Site:
     ) -> None:
         """Raises Refused when the slice comes to nothing, ClusterError when its head does."""
         provider, pause = session.provider.get(), session.interrupt.pause
-        (self._node,) = slices.node_names(choice)
+        (self._node,) = choice.node_names
         while not all(future.done() for future in creating):
             pause(0.05)
         for future in creating:

@@ -85,7 +85,7 @@ def in_order(name: str, groups: Sequence[Group]) -> list[Group]:
     def is_up(group: Group) -> bool:
         return any(
             record.get("offer") == slices.offer_of(choice)
-            and record["nodes"] == slices.node_names(choice)
+            and record["nodes"] == list(choice.node_names)
             for choice in group.plan.choices
         )
 

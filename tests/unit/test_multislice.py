@@ -25,7 +25,7 @@ from launcher.providers.states import State
 from launcher.provisioning import elastic, joining, slices
 from launcher.provisioning.chain import Memory
 from launcher.provisioning.requests import Identity
-from launcher.provisioning.slices import node_names, offer_of, provider_of, recorded_choice
+from launcher.provisioning.slices import offer_of, provider_of, recorded_choice
 from launcher.ranks import megascale
 from launcher.raynode import INCARNATION_LABEL
 from launcher.spec import Spec
@@ -142,7 +142,7 @@ def test_hosts_get_the_numbers_of_their_slices_among_those_that_are_left() -> No
 def test_a_record_of_a_part_is_the_run_of_its_size(nodes: list[int], is_ours: bool) -> None:
     session = session_of(LIST)
     wide = session.plan.first
-    names = [node_names(wide)[index] for index in nodes]
+    names = [wide.node_names[index] for index in nodes]
     record = {"provider": provider_of(session), "offer": offer_of(wide), "nodes": names}
     if not is_ours:
         with pytest.raises(ConfigError, match="t is up as 3 x v4-16"):
@@ -150,8 +150,8 @@ def test_a_record_of_a_part_is_the_run_of_its_size(nodes: list[int], is_ours: bo
         return
     found = recorded_choice(session, record)
     assert found is not None
-    assert node_names(found) == names
-    assert list(slices.requests_of(found, None).values()) == list(found.requests)
+    assert list(found.node_names) == names
+    assert list(found.requests_of(None).values()) == list(found.requests)
 
 
 @pytest.mark.parametrize(
@@ -199,14 +199,14 @@ def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     session.provider = SimpleNamespace(get=Forbidding)
     registry.write_record("t", slices.intent(session, "run-t", False))
     first = session.plan.first
-    assert slices.put_on_record(session, first, first.requests, "a") == set(node_names(first))
+    assert slices.put_on_record(session, first, first.requests, "a") == set(first.node_names)
     return session
 
 
 def test_a_replacement_that_is_forbidden_is_no_deletion_that_fails(up: Any) -> None:
     """What was refused outright never was, and the slice that is kept stays on record."""
     choice = up.plan.first
-    gone, kept = node_names(choice)
+    gone, kept = choice.node_names
     registry.update("t", resources=[kept])
 
     def meanwhile(_choice: Choice, _incarnation: str, creating: slices.Creating) -> None:
