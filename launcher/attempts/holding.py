@@ -18,7 +18,7 @@ from launcher.judging.losses import NODE_WORDS
 from launcher.judging.outcome import Repair
 from launcher.judging.verdict import Verdict
 from launcher.plan import Choice
-from launcher.provisioning import joining, provision, slices
+from launcher.provisioning import joining, looks, provision, slices
 from launcher.provisioning.chain import REMEMBER_SECONDS, Memory
 from launcher.provisioning.prices import Bill
 from launcher.provisioning.probe import Probe, probe_for
@@ -203,7 +203,7 @@ class Holding:
         if not kept or not _answers(joined):
             return {}
         told = {p[0]: word for p, word in fanout.going(kept, LOOK_SECONDS).items()}
-        ask = joined.states or functools.partial(slices.words, self._session, joined.choice)
+        ask = joined.states or functools.partial(looks.words, self._session, joined.choice)
         said = {index: word for index, word in ask().items() if word in NODE_WORDS}
         return {i: word for i, word in (told | said).items() if i not in self._broken}
 

@@ -13,7 +13,7 @@ from launcher.cluster import Host
 from launcher.errors import Refused
 from launcher.hosts.member import Place
 from launcher.plan import Choice, part_of
-from launcher.provisioning import provision, slices
+from launcher.provisioning import looks, provision, slices
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 
@@ -46,7 +46,7 @@ def renew(
         slices.give_up(session, wide)
         return provision.anew(session, joined.head)
     slices.drop_others(session, found.choice)
-    if lost := slices.gone(session, found.choice, range(len(found.choice.nodes))):
+    if lost := looks.gone(session, found.choice, range(len(found.choice.nodes))):
         provision.lost_again(session, found.choice, lost)
         return renew(session, found, lost, {})
     return found

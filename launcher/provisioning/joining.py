@@ -16,7 +16,7 @@ from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import Pause
 from launcher.providers.states import State
-from launcher.provisioning import slices
+from launcher.provisioning import looks, slices
 from launcher.provisioning.requests import Request
 from launcher.ranks import megascale
 from launcher.session import Session
@@ -118,7 +118,7 @@ def join_once(
     except ClusterError as error:
         coordinator.require_alive(head)
         if arrival.seconds:  # missing hosts may have gone with their slice
-            slices.require_alive(session, choice, new)
+            looks.require_alive(session, choice, new)
         require_bad_setup(session, error)
         raise
 
@@ -139,18 +139,18 @@ def checker(
     arrival: Arrival,
 ) -> Pause:
     """A pause that raises what a creation has ended in, and now and then looks at the nodes."""
-    looks = 0
+    taken = 0
 
     def check(seconds: float) -> None:
-        nonlocal looks
+        nonlocal taken
         session.interrupt.pause(seconds)
         session.timeline.enter(phase_of(session, creating))
         for future in creating:
             if future.done():
                 future.result()
-        if (due := int(arrival.seconds / LOOK_SECONDS)) > looks:
-            looks = due
-            slices.require_alive(session, choice, new)
+        if (due := int(arrival.seconds / LOOK_SECONDS)) > taken:
+            taken = due
+            looks.require_alive(session, choice, new)
 
     return check
 

@@ -27,7 +27,7 @@ from launcher.errors import (
 from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
-from launcher.provisioning import joining, removal, slices
+from launcher.provisioning import joining, looks, removal, slices
 from launcher.session import Session
 from launcher.words import counted
 
@@ -109,8 +109,8 @@ def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined
         return None
     folder = str(session.folder.path)
     registry.update(session.spec.name, supervisor=registry.this_process(), folder=folder)
-    states = slices.standing(session, choice)
-    coming, broken = slices.are_coming(states, record), slices.not_usable(states, record)
+    states = looks.standing(session, choice)
+    coming, broken = looks.are_coming(states, record), looks.not_usable(states, record)
     if states and len(broken) == len(states) and not coming:
         session.tell("adopt", "nothing of it can be used: made anew")
         return None
@@ -121,7 +121,7 @@ def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined
         return taken_up(session, record, head, choice)
     kept = set(range(len(choice.nodes))) - set(broken)
     seconds = FIND_SECONDS if is_new else JOIN_AGAIN_SECONDS
-    patience = session.spec.cluster.join_timeout if slices.boots(record) else seconds
+    patience = session.spec.cluster.join_timeout if looks.boots(record) else seconds
     hosts = join_again(session, head, choice, patience, kept)
     if hosts is None:
         leave(session)
@@ -230,7 +230,7 @@ def renew(
     if whole > 1 and len(broken) < whole:
         try:
             renewed = replaced(session, joined, broken)
-            if not (lost := slices.gone(session, choice, range(whole))):
+            if not (lost := looks.gone(session, choice, range(whole))):
                 return renewed
             lost_again(session, choice, lost)
             return renew(session, renewed, lost)

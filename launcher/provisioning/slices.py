@@ -7,7 +7,6 @@ the same command, `down` or `gc` finds it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import threading
@@ -18,21 +17,17 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from launcher import registry
-from launcher.errors import ConfigError, ProvisioningError, Reason, Refused, SliceLost
+from launcher.errors import ConfigError, ProvisioningError, Reason, Refused
 from launcher.plan import Choice, part_of
 from launcher.providers import Deadlines, Pause
-from launcher.providers.states import GONE, NODE_STATES, State, meaning
-from launcher.provisioning import removal
+from launcher.providers.states import State
+from launcher.provisioning import looks, removal
 from launcher.provisioning.chain import Chain, Memory
 from launcher.provisioning.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request, dated
 from launcher.session import Session
 from launcher.spec import Spec
 
 T = TypeVar("T")
-WAITED_FOR: Mapping[State, str] = {
-    State.WAITING: "waits for capacity (cluster.queue_timeout)",
-    State.PENDING: "comes up (cluster.provision_timeout)",
-}
 
 UNSET = "unset"  # of a setting
 
@@ -194,41 +189,6 @@ def take(
     return obtain(session, choice, fill, meanwhile, incarnation, part, new)
 
 
-def standing(session: Session, choice: Choice) -> Sequence[State | None]:
-    """The state of each request of a launcher before this one, None for what is not there; empty
-    when the API cannot be asked.
-    """
-    try:
-        found = [session.provider.get().get(request.name) for request in choice.requests]
-    except ProvisioningError:
-        return ()
-    return [each.state if each else None for each in found]
-
-
-def are_coming(states: Sequence[State | None], record: Mapping[str, Any]) -> bool:
-    """Whether slices that were asked for together are waited for, or boot, and nothing runs there.
-
-    Hosts that have not joined yet may only just have begun to boot; where the API cannot be asked,
-    their slices may be anywhere on the way.
-    """
-    together = len(set(record["incarnations"].values())) == 1
-    waited = boots(record) or any(state in WAITED_FOR for state in states)
-    whole = all(state in WAITED_FOR or state is State.READY for state in states)
-    return together and waited and whole and record["attempt"] is None
-
-
-def boots(record: Mapping[str, Any]) -> bool:
-    """Whether some of the hosts have never been in the cluster."""
-    return not record.get("joined", True)
-
-
-def not_usable(states: Sequence[State | None], record: Mapping[str, Any]) -> list[int]:
-    """Which requests have come to nothing; also those that are not READY, if nothing runs there."""
-    idle = record["attempt"] is None
-    usable = (State.READY,) if idle else (State.READY, State.PENDING, State.WAITING)
-    return [index for index, state in enumerate(states) if state not in usable]
-
-
 def take_up(
     session: Session, choice: Choice, record: Mapping[str, Any], fill: Fill, meanwhile: Meanwhile[T]
 ) -> T:
@@ -309,7 +269,7 @@ def lost_among(
     errors = {index: error for index, one in creating.items() if (error := one.exception())}
     if not all(map(is_lost, errors.values())):
         return frozenset()
-    lost = errors.keys() | gone(session, choice, creating.keys() - errors.keys()).keys()
+    lost = errors.keys() | looks.gone(session, choice, creating.keys() - errors.keys()).keys()
     return frozenset(lost) if len(lost) < len(creating) else frozenset()
 
 
@@ -444,8 +404,8 @@ def create(
 
     def watch(word: str, state: State) -> None:
         session.states[request.id] = state
-        if state in WAITED_FOR:
-            session.screen.wait(f"{request.id} {WAITED_FOR[state]}: {word}")
+        if state in looks.WAITED_FOR:
+            session.screen.wait(f"{request.id} {looks.WAITED_FOR[state]}: {word}")
 
     for node in provider.create(request, deadlines, pause, watch, asked=is_on_record):
         short = node.name.rpartition("/")[2]
@@ -456,29 +416,3 @@ def queue_seconds(session: Session) -> float:
     """How long one queued choice may wait: all of a chain share the time there is for capacity."""
     queued = sum(choice.requests[0].queued for choice in session.plan.choices)
     return session.spec.cluster.queue_timeout / max(1, queued)
-
-
-def require_alive(session: Session, choice: Choice, new: Collection[int]) -> None:
-    """Raises SliceLost if the node of one of these slices, which was READY, is no more."""
-    for index, state in gone(session, choice, new).items():
-        raise SliceLost(f"{choice.nodes[index]} is {state} before its hosts have joined")
-
-
-def gone(session: Session, choice: Choice, part: Collection[int]) -> dict[int, str]:
-    """Those of these slices whose nodes are no more, and their states; not those in repair."""
-    lost = (State.DEAD, State.DELETING)
-    return {
-        index: word
-        for index, word in words(session, choice).items()
-        if index in part and (word == GONE or meaning(NODE_STATES, word) in lost)
-    }
-
-
-def words(session: Session, choice: Choice) -> dict[int, str]:
-    """The API's word for the state of each slice's node; none of those it cannot be asked after."""
-    found: dict[int, str] = {}
-    with contextlib.suppress(ProvisioningError):
-        for index, name in enumerate(choice.node_names):
-            node = session.provider.get().get(name)
-            found[index] = node.raw_state if node else GONE
-    return found

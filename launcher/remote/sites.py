@@ -17,7 +17,7 @@ from launcher import registry
 from launcher.errors import ClusterError, ConfigError
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
-from launcher.provisioning import slices
+from launcher.provisioning import looks, slices
 from launcher.provisioning.slices import provider_of
 from launcher.remote import tunnel
 from launcher.remote.jobs import Dashboard, Jobs
@@ -242,7 +242,7 @@ class Host0Site:
         session.screen.wait("worker 0: waiting for its Ray head")
         deadline = time.monotonic() + session.spec.cluster.join_timeout
         while not self._answers(pause):
-            slices.require_alive(session, choice, range(len(choice.nodes)))
+            looks.require_alive(session, choice, range(len(choice.nodes)))
             if time.monotonic() > deadline:
                 limit = f"{session.spec.cluster.join_timeout:g} s (cluster.join_timeout)"
                 shown = tail(provider.console(self._node, 0))

@@ -22,7 +22,7 @@ from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
 from launcher.plan import Choice, Plan, make_plan, part_of
 from launcher.providers.states import State
-from launcher.provisioning import elastic, joining, slices
+from launcher.provisioning import elastic, joining, looks, slices
 from launcher.provisioning.chain import Memory
 from launcher.provisioning.requests import Identity
 from launcher.provisioning.slices import offer_of, provider_of, recorded_choice
@@ -170,10 +170,10 @@ def test_what_an_earlier_launcher_has_left_is_used_as_far_as_it_is_there(
     states: list[State | None], runs: bool, broken: list[int], comes: bool
 ) -> None:
     record = {"attempt": {"number": 0} if runs else None, "incarnations": {"s0": "a", "s1": "a"}}
-    assert slices.not_usable(states, record) == broken
-    assert slices.are_coming(states, record) == comes
+    assert looks.not_usable(states, record) == broken
+    assert looks.are_coming(states, record) == comes
     replacing = {**record, "incarnations": {"s0": "a", "s1": "b"}}
-    assert not slices.are_coming(states, replacing)
+    assert not looks.are_coming(states, replacing)
 
 
 class Forbidding:
