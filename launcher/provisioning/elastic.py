@@ -13,7 +13,7 @@ from launcher.cluster import Host
 from launcher.errors import Refused
 from launcher.hosts.member import Place
 from launcher.plan import Choice, part_of
-from launcher.provisioning import looks, provision, slices
+from launcher.provisioning import looks, on_record, provision, slices
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 
@@ -72,7 +72,7 @@ def take(session: Session, joined: Joined, choice: Choice, held: Held) -> Joined
     kept = Joined(joined.head, choice, dict(placed(choice, held)))
     lacking = [index for index, node in enumerate(choice.nodes) if node not in held]
     if not lacking:
-        slices.put_on_record(session, choice, (), "")
+        on_record.put(session, choice, (), "")
         return kept
     join = provision.joiner(session, joined.head, kept, lacking)
     return slices.take(session, choice, provision.filler(joined.head), join, lacking)

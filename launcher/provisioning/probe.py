@@ -20,7 +20,7 @@ from launcher.deadline import Deadline
 from launcher.errors import LauncherError, ProvisioningError
 from launcher.hosts.member import Place
 from launcher.providers import Deadlines
-from launcher.provisioning import joining, provision, slices
+from launcher.provisioning import joining, on_record, provision, slices
 from launcher.provisioning.provision import Joined
 from launcher.provisioning.requests import Request
 from launcher.session import Session
@@ -93,7 +93,7 @@ class Probe:
         wanted = [self._wide.requests[index] for index in self._lacking]
         asked = [slices.filled(r, self._session, incarnation, fill) for r in wanted]
         self._session.tell("probe", f"asks for {len(wanted)} more", slices=len(wanted))
-        slices.add_to_record(self._session, wanted, incarnation)
+        on_record.add(self._session, wanted, incarnation)
         came: list[int] = []
         try:
             came = self._enough(self._create(asked))

@@ -27,7 +27,7 @@ from launcher.errors import (
 from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
-from launcher.provisioning import joining, looks, removal, slices
+from launcher.provisioning import joining, looks, on_record, removal, slices
 from launcher.session import Session
 from launcher.words import counted
 
@@ -65,7 +65,7 @@ def require_same(session: Session) -> None:
     """Raises ConfigError when something else is up under this name."""
     record = registry.record(session.spec.name)
     if record and session.spec.cluster.coordinator in OWN:
-        slices.recorded_choice(session, record)
+        on_record.recorded_choice(session, record)
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def made(session: Session, *, stays: bool) -> Iterator[Joined]:
     Raises ConfigError, and touches nothing, when something else is up under this name.
     """
     record = registry.record(session.spec.name)
-    choice = slices.recorded_choice(session, record) if record else None
+    choice = on_record.recorded_choice(session, record) if record else None
     stays = stays or bool(record and record["stays"])
     was_up = bool(record and record["stays"])
     try:
@@ -201,7 +201,7 @@ def create(session: Session, *, stays: bool) -> Joined:
     """Everything new; leftovers of the same name are removed first."""
     remove(session, session.interrupt.pause)
     head_id = SHARED_HEAD if stays else f"run-{session.spec.name}"
-    registry.write_record(session.spec.name, slices.intent(session, head_id, False))
+    registry.write_record(session.spec.name, on_record.intent(session, head_id, False))
     choose_address = KINDS[session.spec.provider.kind].head_address
     head = coordinator.start_head(head_id, choose_address, dashboard=stays)
     session.tell("head", f"Ray head at {head.gcs_address}")

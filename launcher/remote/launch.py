@@ -23,7 +23,7 @@ from launcher.judging.verdict import Verdict
 from launcher.plan import Plan
 from launcher.providers import KINDS, Pause
 from launcher.providers.states import State
-from launcher.provisioning import removal, slices
+from launcher.provisioning import on_record, removal
 from launcher.provisioning.requests import Identity
 from launcher.record import Progress, last_step, runs_folder
 from launcher.remote import package, sites
@@ -97,7 +97,7 @@ def goes_on(name: str) -> bool:
     if record is None:
         return False
     if not record.get("remote"):
-        raise ConfigError(slices.taken(name, "with its Ray head on this machine"))
+        raise ConfigError(on_record.taken(name, "with its Ray head on this machine"))
     if registry.is_alive(record["supervisor"]):
         raise ConfigError(invocation.going_on(name))
     try:
@@ -151,7 +151,7 @@ def submit(verb: str, session: Session, manifest: Manifest | None) -> None:
     earlier = registry.record(name) or {}
     if earlier.get("resources"):  # of host0: a slice that is lost, or whose launcher was
         removal.delete_resources(earlier, session.provider.get(), session.interrupt.pause)
-    intent = slices.intent(session, "", bool(earlier.get("stays")))
+    intent = on_record.intent(session, "", bool(earlier.get("stays")))
     budget = (earlier.get("remote") or {}).get("budget")
     remote = {"job": job, "verb": verb, "submitted": False, "budget": budget}
     intent |= {"remote": {**site.record, **remote}}  # until it is submitted, this process is it

@@ -17,8 +17,7 @@ from launcher import registry
 from launcher.errors import ClusterError, ConfigError
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
-from launcher.provisioning import looks, slices
-from launcher.provisioning.slices import provider_of
+from launcher.provisioning import looks, on_record, slices
 from launcher.remote import tunnel
 from launcher.remote.jobs import Dashboard, Jobs
 from launcher.session import Session
@@ -59,10 +58,10 @@ def of_spec(spec: Spec, session: Session) -> Site:
 
     match spec.cluster.coordinator:
         case "vm":
-            return VmSite(vm.wanted(spec, provider_of(session), session.owner))
+            return VmSite(vm.wanted(spec, on_record.provider_of(session), session.owner))
         case "host0":
             external_ips = spec.cluster.machine.external_ips
-            return Host0Site(spec.name, provider_of(session), external_ips)
+            return Host0Site(spec.name, on_record.provider_of(session), external_ips)
         case address:
             return AddressSite(url_of(address), os.environ.get("RAY_AUTH_TOKEN_PATH"))
 

@@ -16,7 +16,7 @@ from launcher.attempts.result import STATUS
 from launcher.errors import ConfigError, Interrupted, LauncherError, Problem, Superseded
 from launcher.interrupt import Interrupt, interruptible
 from launcher.providers import KINDS
-from launcher.provisioning import slices
+from launcher.provisioning import on_record
 from launcher.provisioning.requests import Identity
 from launcher.session import Session
 from launcher.source import Manifest
@@ -84,7 +84,7 @@ def in_order(name: str, groups: Sequence[Group]) -> list[Group]:
 
     def is_up(group: Group) -> bool:
         return any(
-            record.get("offer") == slices.offer_of(choice)
+            record.get("offer") == on_record.offer_of(choice)
             and record["nodes"] == list(choice.node_names)
             for choice in group.plan.choices
         )

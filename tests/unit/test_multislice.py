@@ -22,10 +22,10 @@ from launcher.hosts import tpu_env
 from launcher.hosts.member import Place
 from launcher.plan import Choice, Plan, make_plan, part_of
 from launcher.providers.states import State
-from launcher.provisioning import elastic, joining, looks, slices
+from launcher.provisioning import elastic, joining, looks, on_record, slices
 from launcher.provisioning.chain import Memory
+from launcher.provisioning.on_record import offer_of, provider_of, recorded_choice
 from launcher.provisioning.requests import Identity
-from launcher.provisioning.slices import offer_of, provider_of, recorded_choice
 from launcher.ranks import megascale
 from launcher.raynode import INCARNATION_LABEL
 from launcher.spec import Spec
@@ -197,9 +197,9 @@ def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     session.folder = SimpleNamespace(attempt=0, path=tmp_path, event=lambda *_, **__: None)
     session.interrupt = SimpleNamespace(check=lambda: None, pause=lambda _: None)
     session.provider = SimpleNamespace(get=Forbidding)
-    registry.write_record("t", slices.intent(session, "run-t", False))
+    registry.write_record("t", on_record.intent(session, "run-t", False))
     first = session.plan.first
-    assert slices.put_on_record(session, first, first.requests, "a") == set(first.node_names)
+    assert on_record.put(session, first, first.requests, "a") == set(first.node_names)
     return session
 
 
@@ -223,10 +223,10 @@ def test_a_replacement_that_is_forbidden_is_no_deletion_that_fails(up: Any) -> N
 
 def test_slices_that_are_held_were_asked_for_when_they_were(up: Any) -> None:
     up.folder.attempt = 3
-    assert not slices.put_on_record(up, up.plan.first, (), "")
+    assert not on_record.put(up, up.plan.first, (), "")
     record = registry.record("t") or {}
     assert (record["asked_in"], set(record["incarnations"].values())) == (0, {"a"})
-    slices.put_on_record(up, up.plan.first, up.plan.first.requests, "b")
+    on_record.put(up, up.plan.first, up.plan.first.requests, "b")
     record = registry.record("t") or {}
     assert (record["asked_in"], set(record["incarnations"].values())) == (3, {"b"})
 
