@@ -18,7 +18,7 @@ from launcher.judging.losses import NODE_WORDS
 from launcher.judging.outcome import Repair
 from launcher.judging.verdict import Verdict
 from launcher.plan import Choice
-from launcher.provisioning import joining, looks, provision, slices
+from launcher.provisioning import joining, looks, provision, unwanted
 from launcher.provisioning.chain import REMEMBER_SECONDS, Memory
 from launcher.provisioning.prices import Bill
 from launcher.provisioning.probe import Probe, probe_for
@@ -161,7 +161,7 @@ class Holding:
         """Nothing of a probe outlives the run, unless another supervisor `keeps` what there is."""
         if self._end_probe(keeps=keeps) and self._joined and not keeps:
             with contextlib.suppress(ProvisioningError):  # it stays on record
-                slices.drop_others(self._session, self._joined.choice, time.sleep)
+                unwanted.drop_others(self._session, self._joined.choice, time.sleep)
 
     def recalled(self) -> str:
         """Why the attempt that runs is to end, for another one on more slices; "" if it is not."""

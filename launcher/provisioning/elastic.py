@@ -13,7 +13,7 @@ from launcher.cluster import Host
 from launcher.errors import Refused
 from launcher.hosts.member import Place
 from launcher.plan import Choice, part_of
-from launcher.provisioning import looks, on_record, provision, slices
+from launcher.provisioning import looks, on_record, provision, slices, unwanted
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 
@@ -33,7 +33,7 @@ def renew(
     wide = session.plan.widest(joined.choice)
     healthy = {place: host for place, host in joined.hosts.items() if place[0] not in broken}
     held = by_node(joined.choice, healthy) | by_node(wide, grown)
-    slices.give_up(session, joined.choice, broken)
+    unwanted.give_up(session, joined.choice, broken)
     chain = slices.chain_of(session, list(candidates(session, wide, held)))
     try:
         found = provision.salvaged(
@@ -43,9 +43,9 @@ def renew(
         )
     except Refused as refused:
         session.tell("again", f"all slices are asked for anew: {refused}")
-        slices.give_up(session, wide)
+        unwanted.give_up(session, wide)
         return provision.anew(session, joined.head)
-    slices.drop_others(session, found.choice)
+    unwanted.drop_others(session, found.choice)
     if lost := looks.gone(session, found.choice, range(len(found.choice.nodes))):
         provision.lost_again(session, found.choice, lost)
         return renew(session, found, lost, {})

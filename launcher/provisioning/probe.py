@@ -20,7 +20,7 @@ from launcher.deadline import Deadline
 from launcher.errors import LauncherError, ProvisioningError
 from launcher.hosts.member import Place
 from launcher.providers import Deadlines
-from launcher.provisioning import joining, on_record, provision, slices
+from launcher.provisioning import joining, on_record, provision, slices, unwanted
 from launcher.provisioning.provision import Joined
 from launcher.provisioning.requests import Request
 from launcher.session import Session
@@ -104,7 +104,7 @@ class Probe:
         finally:
             if not self._keeps:
                 others = [self._wide.requests[i] for i in self._lacking if i not in came]
-                slices.remove(self._session, others)
+                unwanted.remove(self._session, others)
 
     def _create(self, asked: Sequence[Request]) -> list[int]:
         """Those of the lacking slices that became READY, by their number in the widest choice."""

@@ -27,7 +27,7 @@ from launcher.errors import (
 from launcher.hosts.member import Place
 from launcher.plan import Choice
 from launcher.providers import KINDS, Pause
-from launcher.provisioning import joining, looks, on_record, removal, slices
+from launcher.provisioning import joining, looks, on_record, removal, slices, unwanted
 from launcher.session import Session
 from launcher.words import counted
 
@@ -151,7 +151,7 @@ def taken_up(
     session.tell("adopted", f"goes on waiting for {choice.title}")
     fill, join_them = filler(head), joiner(session, head)
     try:
-        slices.drop_others(session, choice)
+        unwanted.drop_others(session, choice)
         return salvaged(
             session,
             head,
@@ -172,7 +172,7 @@ def join_again(
 ) -> Mapping[Place, cluster.Host] | None:
     """The hosts of slices that are up, as a driver of the head; None when they cannot be used."""
     try:
-        slices.drop_others(session, choice)
+        unwanted.drop_others(session, choice)
         up = hosts_on_record(session, choice, part)
         return joining.join_new(session, head, choice, up, (), patience=seconds)
     except (Interrupted, PreemptionBudgetSpent):
@@ -238,7 +238,7 @@ def renew(
             if session.apart:
                 raise
             session.tell("again", f"all slices are asked for anew: {refused}")
-    slices.give_up(session, choice)
+    unwanted.give_up(session, choice)
     return anew(session, joined.head)
 
 
@@ -280,9 +280,9 @@ def salvaged(session: Session, head: Head, ask: Callable[[], Joined]) -> Joined:
             came = joining.join_new(session, head, choice, new, ())
         except Refused:
             if session.apart and left - partly.kept:
-                slices.give_up(session, choice, partly.kept | partly.lost)
+                unwanted.give_up(session, choice, partly.kept | partly.lost)
                 raise
-            slices.give_up(session, choice)
+            unwanted.give_up(session, choice)
             return anew(session, head)
         return renew(session, Joined(head, choice, dict(sorted(came.items()))), partly.lost)
 

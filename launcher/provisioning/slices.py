@@ -1,4 +1,4 @@
-"""Slices are asked for, all of a choice or none of it, and given up as a whole.
+"""Asks for slices, all of a choice or a part of it, until they are there or nothing is left.
 
 This is the part of acquiring that knows nothing of Ray. What is asked for is on record first.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from launcher.errors import ProvisioningError, Reason, Refused
 from launcher.plan import Choice
 from launcher.providers import Deadlines, Pause
 from launcher.providers.states import State
-from launcher.provisioning import looks, on_record, removal
+from launcher.provisioning import looks, on_record, unwanted
 from launcher.provisioning.chain import Chain, Memory
 from launcher.provisioning.requests import LABEL_ATTEMPT, LABEL_MACHINE, LABEL_OWNER, Request, dated
 from launcher.session import Session
@@ -57,7 +56,7 @@ def replace(
     session: Session, choice: Choice, broken: Collection[int], fill: Fill, meanwhile: Meanwhile[T]
 ) -> T:
     """New slices in the place of the broken ones of a choice; the others stay as they are."""
-    give_up(session, choice, broken)
+    unwanted.give_up(session, choice, broken)
     return chain_of(session, [choice]).walk(
         lambda choice: take(session, choice, fill, meanwhile, broken)
     )
@@ -127,7 +126,7 @@ def obtain(
             on_record.forget_unmade(
                 session, [name for i in unmade(made) for name in wanted[i].names], new
             )
-            give_up(session, choice, part)
+            unwanted.give_up(session, choice, part)
             if is_lost(refused) and part is not None and len(part) < len(choice.nodes):
                 session.setback(str(refused))  # the others are up meanwhile, and cost
             raise explained(session, refused) from refused
@@ -183,45 +182,6 @@ def filled(request: Request, session: Session, incarnation: str, fill: Fill) -> 
         fill(node, incarnation)
 
     return dated(request.with_node(change), datetime.now(UTC))
-
-
-def give_up(session: Session, choice: Choice, part: Collection[int] | None = None) -> None:
-    """Delete what was refused or lost, whole: a part of it would be billed, or granted late.
-
-    Raises Interrupted; what is left then is on record.
-    """
-    record = registry.record(session.spec.name)
-    assert record is not None  # written before the first call
-    if part is not None:
-        remove(session, choice.requests_of(part).values(), session.interrupt.pause)
-        return
-    if record["resources"]:
-        removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
-    registry.update(session.spec.name, offer=None, nodes=[], resources=[])
-
-
-def remove(session: Session, unwanted: Iterable[Request], pause: Pause = time.sleep) -> None:
-    """Delete what comes of these requests; the record names it until it is gone."""
-    delete(session, [name for request in unwanted for name in request.names], pause)
-
-
-def drop_others(session: Session, choice: Choice, pause: Pause | None = None) -> None:
-    """Delete what is on record beside a choice: spare slices, and those of a probe.
-
-    Raises Interrupted, unless given another `pause`; what is left then is on record.
-    """
-    mine = {name for request in choice.requests for name in request.names}
-    others = [name for name in on_record.resources(session) if name not in mine]
-    delete(session, others, pause or session.interrupt.pause)
-
-
-def delete(session: Session, names: Collection[str], pause: Pause = time.sleep) -> None:
-    """Those of the names that are on record: of others there is nothing."""
-    record = registry.record(session.spec.name) or {}
-    if there := [name for name in record.get("resources", ()) if name in names]:
-        removal.delete_all(session.provider.get(), there, removal.labels_of(record), pause)
-        left = [name for name in on_record.resources(session) if name not in there]
-        registry.update(session.spec.name, resources=left)
 
 
 def explained(session: Session, refused: Refused) -> Refused:
