@@ -7,10 +7,9 @@ later, so that to give up is to delete it, and to see that it is gone.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tenacity
@@ -19,14 +18,13 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import tpu_v2
 
 from launcher.errors import ProvisioningError, Reason, Refused, SliceLost, Unanswered
-from launcher.providers import Deadlines, Listing, Pause, Resource, Watch, not_watched
+from launcher.providers import Deadlines, Listing, Pause, Resource, Watch, not_watched, refusals
 from launcher.providers.calls import (
     CALL_SECONDS,
     LOG_IN,
     PASSING,
     TRANSIENT,
     TryAgain,
-    code_of,
     hint,
     is_done,
     read,
@@ -37,8 +35,6 @@ from launcher.providers.resources import from_node, from_queued_resource
 from launcher.providers.states import State
 from launcher.provisioning.requests import (
     LABEL_ATTEMPT,
-    LABEL_OWNER,
-    LABEL_RUN,
     OWNERSHIP,
     QUEUED_RESOURCES,
     Request,
@@ -101,12 +97,12 @@ class GoogleProvider:
             sleep=pause,
             reraise=True,
         )
-        with told(request):
+        with refusals.told(request):
             try:
                 operation = attempts(self._submit, request, pause, asked)
             except FORBIDDEN as error:
                 first = attempts.statistics["attempt_number"] == 1
-                raise refusal(request, error, outright=first) from error
+                raise refusals.refusal(request, error, outright=first) from error
             return Wait(self, request, operation, deadlines, pause, watch).nodes()
 
     def _submit(self, request: Request, pause: Pause, asked: bool) -> Any | None:
@@ -153,11 +149,13 @@ class GoogleProvider:
         if found is None:
             raise TryAgain("the name was taken and is free again")
         wanted = request.node["labels"]
-        if not same(found.labels, wanted, OWNERSHIP):
-            raise Refused(Reason.TAKEN, foreign(found, wanted))
+        if not refusals.same(found.labels, wanted, OWNERSHIP):
+            raise Refused(Reason.TAKEN, refusals.foreign(found, wanted))
         if found.state is State.DELETING:
             raise TryAgain(f"{found.name} is still being deleted")
-        leftover = found.name != request.name or not same(found.labels, wanted, (LABEL_ATTEMPT,))
+        leftover = found.name != request.name or not refusals.same(
+            found.labels, wanted, (LABEL_ATTEMPT,)
+        )
         if leftover or found.state is State.DEAD:
             whose = {label: wanted[label] for label in OWNERSHIP}
             self.delete(found.name, whose, DELETE_LEFTOVER_SECONDS, pause)
@@ -293,7 +291,7 @@ class Wait:
             self._seen = True
             if found.error:
                 code, message = found.error
-                raise Refused(classify(code, message), explain(self._request, message))
+                raise Refused(classify(code, message), refusals.explain(self._request, message))
             if found.state in (State.DEAD, State.DELETING):
                 raise SliceLost(f"{name} is {found.raw_state} already")
         elif self._seen:
@@ -314,63 +312,8 @@ class Wait:
             raise Refused(Reason.DEADLINE, message)
 
 
-@contextlib.contextmanager
-def told(request: Request) -> Iterator[None]:
-    """Every error of the API as Refused, with its reason and the server's words."""
-    try:
-        yield
-    except Refused:
-        raise
-    except TryAgain as error:
-        away = isinstance(error.__cause__, exceptions.GoogleAPICallError)
-        reason = Reason.INTERNAL if away else Reason.DEADLINE
-        raise Refused(reason, f"{request.id}: gave up: {error}") from error
-    except exceptions.GoogleAPICallError as error:
-        raise refusal(request, error) from error
-    except ProvisioningError as error:
-        if not isinstance(error.__cause__, exceptions.GoogleAPICallError):
-            raise
-        raise refusal(request, error.__cause__) from error  # a look was refused
-    except GoogleAuthError as error:
-        raise ProvisioningError(f"{error}; {LOG_IN}") from error
-
-
-def refusal(
-    request: Request, error: exceptions.GoogleAPICallError, *, outright: bool = False
-) -> Refused:
-    reason = classify(code_of(error), error.message)
-    return Refused(reason, explain(request, error.message), outright=outright)
-
-
-def explain(request: Request, message: str) -> str:
-    """The server's words, after what was asked for and where."""
-    wanted = f"{accelerator_type(request)} in {request.parent.split('/')[-1]}"
-    return f"{request.id} ({wanted}): {message}"
-
-
-def accelerator_type(request: Request) -> str:
-    node = request.node
-    return str(node.get("accelerator_type") or node.get("acceleratorType"))
-
-
-def foreign(found: Resource, wanted: Mapping[str, str]) -> str:
-    """Whose it is that has our name, and what to do."""
-    owner = found.labels.get(LABEL_OWNER, "somebody who does not use launcher")
-    run = found.labels.get(LABEL_RUN, "unknown")
-    if same(found.labels, wanted, (LABEL_OWNER, LABEL_RUN)):
-        return (
-            f"{found.name} exists and belongs to the same run of yours on another machine, or with"
-            " another $LAUNCHER_HOME: take it down there, or choose another name="
-        )
-    return f"{found.name} exists and belongs to {owner} (run {run}); choose another name="
-
-
 def all_pages(call: Callable[..., Any], **arguments: Any) -> list[Any]:
     return list(call(**arguments).pages)
-
-
-def same(found: Mapping[str, str], wanted: Mapping[str, str], labels: Sequence[str]) -> bool:
-    return all(found.get(label) == wanted.get(label) for label in labels)
 
 
 def is_queued(name: str) -> bool:
