@@ -17,7 +17,7 @@ from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import tpu_v2
 
-from launcher.errors import ProvisioningError, Reason, Refused, SliceLost, Unanswered
+from launcher.errors import ProvisioningError, Reason, Refused, Unanswered
 from launcher.providers import Deadlines, Listing, Pause, Resource, Watch, not_watched, refusals
 from launcher.providers.calls import (
     CALL_SECONDS,
@@ -26,13 +26,12 @@ from launcher.providers.calls import (
     TRANSIENT,
     TryAgain,
     hint,
-    is_done,
     read,
     read_if_there,
 )
-from launcher.providers.reasons import classify
 from launcher.providers.resources import from_node, from_queued_resource
 from launcher.providers.states import State
+from launcher.providers.waiting import Wait
 from launcher.provisioning.requests import (
     LABEL_ATTEMPT,
     OWNERSHIP,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from launcher.spec import ProviderSpec
 
 ENDPOINT = "tpu.googleapis.com:443"
-APPEAR_SECONDS = 15.0  # GetQueuedResource may know nothing yet of what was just created
 DELETE_LEFTOVER_SECONDS = 300.0
 FORBIDDEN = (exceptions.Forbidden, exceptions.Unauthorized)
 """A call with this answer has done nothing; where creates are forbidden, looks may be as well."""
@@ -103,7 +101,7 @@ class GoogleProvider:
             except FORBIDDEN as error:
                 first = attempts.statistics["attempt_number"] == 1
                 raise refusals.refusal(request, error, outright=first) from error
-            return Wait(self, request, operation, deadlines, pause, watch).nodes()
+            return Wait(self.get, request, operation, deadlines, pause, watch).nodes()
 
     def _submit(self, request: Request, pause: Pause, asked: bool) -> Any | None:
         """The operation of one create call; None when it is there already and ours."""
@@ -230,86 +228,6 @@ class GoogleProvider:
     def close(self) -> None:
         self.client.transport.close()
         self._on_close()
-
-
-class Wait:
-    """From an accepted request to nodes that are READY.
-
-    The operation tells of failure, looks tell of success: some operations never end. What is still
-    waiting for capacity has one deadline; a second one begins when it is granted.
-    """
-
-    def __init__(
-        self,
-        provider: GoogleProvider,
-        request: Request,
-        operation: Any | None,
-        deadlines: Deadlines,
-        pause: Pause,
-        watch: Watch,
-    ) -> None:
-        self._watch = watch
-        self._provider = provider
-        self._request = request
-        self._operation = operation
-        self._deadlines = deadlines
-        self._pause = pause
-        self._began = self._granted = time.monotonic()
-        self._seen = operation is None
-
-    def nodes(self) -> Sequence[Resource]:
-        delay = 0.1
-        while True:
-            if self._operation is not None and is_done(self._operation):
-                self._operation.result(timeout=CALL_SECONDS)  # raises the error it ended in
-                self._operation = None
-            try:
-                found = self._provider.get(self._request.name)
-                if found:
-                    self._watch(found.raw_state, found.state)
-                self._require_hope(found)
-                if found and found.state is State.READY and (nodes := self._ready_nodes(found)):
-                    return nodes
-            except Unanswered:
-                found = None  # not known
-            self._require_time(found)
-            self._pause(delay)
-            delay = min(delay * 1.5, 5.0)
-
-    def _ready_nodes(self, found: Resource) -> Sequence[Resource] | None:
-        """The nodes, if all of them are READY: those of an ACTIVE queued resource were."""
-        if not self._request.queued:
-            return [found]
-        nodes = [self._provider.get(name) for name in self._request.node_names]
-        ready = [node for node in nodes if node and node.state is State.READY]
-        return ready if len(ready) == len(nodes) else None
-
-    def _require_hope(self, found: Resource | None) -> None:
-        """Raises Refused for what will never be READY."""
-        name = self._request.name
-        if found is not None:
-            self._seen = True
-            if found.error:
-                code, message = found.error
-                raise Refused(classify(code, message), refusals.explain(self._request, message))
-            if found.state in (State.DEAD, State.DELETING):
-                raise SliceLost(f"{name} is {found.raw_state} already")
-        elif self._seen:
-            raise SliceLost(f"{name} was there, and is gone")
-        elif self._operation is None and time.monotonic() > self._began + APPEAR_SECONDS:
-            raise SliceLost(f"{name} was created, and never appeared")
-
-    def _require_time(self, found: Resource | None) -> None:
-        now = time.monotonic()
-        if found and found.state is State.WAITING:
-            self._granted = now
-            key, end = "queue_timeout", self._began + self._deadlines.queue
-        else:
-            key, end = "provision_timeout", self._granted + self._deadlines.provision
-        if now > end:
-            state = found.raw_state if found else "not there"
-            message = f"{self._request.name} is still {state} at the deadline (cluster.{key})"
-            raise Refused(Reason.DEADLINE, message)
 
 
 def all_pages(call: Callable[..., Any], **arguments: Any) -> list[Any]:

@@ -33,7 +33,7 @@ from launcher.emulator import client as emulator
 from launcher.errors import ClusterError, ConfigError, Superseded
 from launcher.head_watch import HeadWatch
 from launcher.interrupt import Interrupt
-from launcher.providers import calls
+from launcher.providers import calls, waiting
 from launcher.provisioning import chain, joining, provision, removal
 from launcher.verbs import exit_code, loading, take_apart
 
@@ -43,7 +43,7 @@ PATIENCE: Mapping[tuple[Any, str], float] = {
     (chain, "SHORTEST_ROUND"): 0.5,
     (removal, "DELETE_SECONDS"): 3.0,
     (launcher.providers.google, "DELETE_LEFTOVER_SECONDS"): 3.0,
-    (launcher.providers.google, "APPEAR_SECONDS"): 1.0,
+    (waiting, "APPEAR_SECONDS"): 1.0,
     (calls, "AWAY_SECONDS"): 1.0,
     (joining, "LOOK_SECONDS"): 0.1,
     (provision, "JOIN_AGAIN_SECONDS"): 0.5,
