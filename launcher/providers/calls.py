@@ -5,12 +5,14 @@ google-cloud-tpu has no default time-out and no default retry on any method.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import requests
 import tenacity
 from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError
+from google.auth.exceptions import GoogleAuthError, TransportError
 
 from launcher.errors import ProvisioningError, Reason, Unanswered
 from launcher.providers.reasons import POLICIES
@@ -36,6 +38,17 @@ class TryAgain(Exception):
     """Something passing stood in the way; the same step may be taken again."""
 
 
+@contextlib.contextmanager
+def reached() -> Iterator[None]:
+    """A network that is away as ServiceUnavailable, as with gRPC; clients of REST services have
+    other errors for it, also where it is a token that cannot be had.
+    """
+    try:
+        yield
+    except (requests.RequestException, TransportError) as error:
+        raise exceptions.ServiceUnavailable(str(error)) from error
+
+
 def read(method: Callable[..., Any], **arguments: Any) -> Any:
     """An idempotent call, tried again for a while when the service is away.
 
@@ -48,7 +61,7 @@ def read(method: Callable[..., Any], **arguments: Any) -> Any:
         reraise=True,
     )
     try:
-        return attempts(method, **arguments, timeout=CALL_SECONDS)
+        return attempts(reached()(method), **arguments, timeout=CALL_SECONDS)
     except exceptions.GoogleAPICallError as error:
         call = ", ".join(value for value in arguments.values() if isinstance(value, str))
         words = f"{call}: {type(error).__name__}: {error.message}{hint(error)}"

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.exceptions import GoogleAuthError
 from grpc import StatusCode
 
 from launcher.errors import ProvisioningError
-from launcher.providers.calls import CALL_SECONDS, LOG_IN
+from launcher.providers.calls import CALL_SECONDS, LOG_IN, reached
 
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
@@ -58,16 +58,9 @@ def call(
     timeout: float = CALL_SECONDS,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """The JSON of the answer; errors are those of `google.api_core`, as with gRPC.
-
-    Where the network is away, it may be a token that cannot be had.
-    """
-    import requests
-
-    try:
+    """The JSON of the answer; errors are those of `google.api_core`, as with gRPC."""
+    with reached():
         response = session.request(method, url, timeout=timeout, **arguments)
-    except (requests.RequestException, TransportError) as error:
-        raise exceptions.ServiceUnavailable(str(error)) from error
     if response.ok:
         return dict(response.json())
     raise error_of(response.status_code, response.text, _json(response))

@@ -13,7 +13,7 @@ from requests import RequestException
 
 from launcher.errors import ProvisioningError
 from launcher.providers import Pause
-from launcher.providers.calls import LOG_IN, hint
+from launcher.providers.calls import LOG_IN, hint, reached
 
 POLL_SECONDS = 0.2
 # Of a poll, these tell nothing of what is being changed.
@@ -45,7 +45,8 @@ def await_operation(operation: Any, seconds: float, pause: Pause) -> None:
 def told(what: str) -> Iterator[None]:
     """Every error of a change as ProvisioningError, which says what was to be changed."""
     try:
-        yield
+        with reached():
+            yield
     except ProvisioningError as error:
         raise ProvisioningError(f"{what}: {error}") from error
     except exceptions.GoogleAPICallError as error:
