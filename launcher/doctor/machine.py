@@ -9,8 +9,9 @@ import resource
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from launcher import raynode, registry
 from launcher.coordinator import LONGEST_TEMP, OBJECT_STORE_BYTES
@@ -155,14 +156,20 @@ def gcloud(context: Context) -> Iterator[Finding]:
 
 
 def leftovers(_: Context) -> Iterator[Finding]:
-    dead = [
-        r for r in registry.records() if not r["stays"] and not registry.is_alive(r["supervisor"])
-    ]
+    dead = [record for record in registry.records() if is_dead(record)]
     if not dead:
         yield ok("none on record")
     for record in dead:
         what = ", ".join(record["resources"]) or "its Ray head"
         yield warning(f"{record['name']}, a dead run, left {what}", "python -m launcher gc --yes")
+
+
+def is_dead(record: Mapping[str, Any]) -> bool:
+    """As far as this machine knows: one that was handed over is looked after by its coordinator,
+    which `gc` asks.
+    """
+    handed_over = record.get("remote") and record["supervisor"] is None
+    return not (record["stays"] or handed_over or registry.is_alive(record["supervisor"]))
 
 
 def system(_: Context) -> Iterator[Finding]:

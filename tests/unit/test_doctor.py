@@ -243,6 +243,16 @@ def test_a_dead_run_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     registry.write_record(
         "r", {"name": "r", "stays": False, "supervisor": dead, "resources": ["n"]}
     )
+    registry.write_record(  # it goes on at its coordinator
+        "far",
+        {
+            "name": "far",
+            "stays": False,
+            "supervisor": None,
+            "resources": [],
+            "remote": {"job": "j"},
+        },
+    )
     found = only(machine.leftovers)
     assert found == warning("r, a dead run, left n", "python -m launcher gc --yes")
 
