@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from google.api_core import exceptions
 
-from launcher.config.values import as_name
 from launcher.doctor.context import CALL_SECONDS, Context
 from launcher.doctor.findings import Finding, Skip, ok, problem, warning
 from launcher.providers import KINDS
 from launcher.providers.services import COMPUTE, Services
 from launcher.provisioning.prices import region_of
+from launcher.remote.vm import name_of, zone_of
 
 Json = Mapping[str, Any]
 PRODUCT = Path("/sys/class/dmi/id/product_name")  # of a VM of Google's: Google Compute Engine
@@ -123,10 +123,7 @@ def product() -> str:
 
 def vm(context: Context) -> Iterator[Finding]:
     settings, project = context.spec.cluster.vm, context.cloud.project
-    name, zone = (
-        settings.name or as_name(f"launcher-{context.owner}", 63),
-        settings.zone or context.zones[0],
-    )
+    name, zone = name_of(context.spec, context.owner), zone_of(context.spec)
     path = f"/compute/v1/projects/{project}/zones/{zone}"
     services = context.cloud.services
     try:

@@ -14,6 +14,7 @@ from google.api_core import exceptions
 
 from launcher.providers import Pause
 from launcher.providers.calls import CALL_SECONDS, read_if_there
+from launcher.provisioning.prices import region_of
 from launcher.provisioning.requests import TAG
 from launcher.remote.operations import await_operation, told
 from launcher.spec import Machine
@@ -31,7 +32,7 @@ def network(machine: Machine) -> str:
 
 def subnetwork(machine: Machine, zone: str) -> str:
     name = machine.subnetwork or "default"
-    return name if "/" in name else f"regions/{zone.rpartition('-')[0]}/subnetworks/{name}"
+    return name if "/" in name else f"regions/{region_of(zone)}/subnetworks/{name}"
 
 
 def rules(machine: Machine) -> tuple[Mapping[str, Any], ...]:
