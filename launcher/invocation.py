@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from launcher import registry, user
 from launcher.errors import ConfigError
 from launcher.plan import Plan
-from launcher.providers import KINDS
+from launcher.providers import KINDS, project_of
+from launcher.provisioning.requests import Identity
 from launcher.spec import Spec
 from launcher.words import counted
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 def owner() -> str:
     """This user as a label value: `[a-z0-9_-]`, at most 63 characters."""
     return re.sub(r"[^a-z0-9_-]", "-", user.name().lower())[:63]
+
+
+def asker(spec: Spec) -> Identity:
+    """Who asks for the slices of a spec."""
+    return Identity(owner(), registry.machine_id(), project_of(spec.provider))
 
 
 def ids(plan: Plan) -> list[str]:

@@ -16,7 +16,7 @@ from launcher.errors import (
     ProvisioningError,
 )
 from launcher.plan import Plan
-from launcher.providers import KINDS, Provider
+from launcher.providers import KINDS, Provider, project_of
 from launcher.session import LazyProvider
 from launcher.spec import ProviderSpec, Spec
 
@@ -34,7 +34,7 @@ class Cloud:
 
     def __init__(self, spec: ProviderSpec) -> None:
         self.spec = spec
-        self.project = spec.project or KINDS[spec.kind].project
+        self.project = project_of(spec)
         self._provider = LazyProvider(spec)
         self._lock = threading.Lock()
         self._services: Services | None = None

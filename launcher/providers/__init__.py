@@ -196,6 +196,11 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+def project_of(spec: ProviderSpec) -> str:
+    """The project that is named, or else that of the kind."""
+    return spec.project or KINDS[spec.kind].project
+
+
 def find_provider(spec: ProviderSpec) -> Provider | None:
     """The provider, unless it would have to be started first: then nothing is in it."""
     module = importlib.import_module(KINDS[spec.kind].module)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from launcher.emulator import client as emulator
 from launcher.errors import ProvisioningError
-from launcher.providers import KINDS
+from launcher.providers import project_of
 
 if TYPE_CHECKING:
     from launcher.providers import Provider
@@ -43,7 +43,7 @@ def open_provider(spec: ProviderSpec, nodes: Sequence[str]) -> Provider:
         if rules := spec.options.get("rules"):
             stack.enter_context(emulator.arm(endpoint, rules, nodes))
         channel = emulator.open_channel(endpoint)
-        project = spec.project or KINDS["local"].project
+        project = project_of(spec)
         client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
         return GoogleProvider(
             project,

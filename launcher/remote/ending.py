@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher import registry
 from launcher.ending import Tell
 from launcher.errors import ClusterError
-from launcher.providers import KINDS, Pause
+from launcher.providers import Pause, project_of
 from launcher.provisioning import removal
 from launcher.provisioning.requests import Identity
 from launcher.record import Progress
@@ -21,6 +21,7 @@ from launcher.remote.jobs import Jobs
 from launcher.remote.package import Job
 from launcher.remote.standing import Record, follower, reached, recorded_provider, vanished
 from launcher.screen import Screen
+from launcher.spec import ProviderSpec
 
 
 def end(
@@ -103,7 +104,7 @@ def stopped(jobs: Jobs, record: Record, pause: Pause) -> End | None:
 def take_down(jobs: Jobs, record: Record, pause: Pause) -> None:
     """By a job on the coordinator, whose record of the run knows what there is."""
     name, folder = record["name"], Path(record["folder"])
-    project = record["provider"]["project"] or KINDS[record["provider"]["kind"]].project
+    project = project_of(ProviderSpec(**record["provider"]))
     identity = Identity(record["owner"], registry.machine_id(), project)
     job_id = f"{name}-down-{secrets.token_hex(4)}"
     job = Job(job_id, "down", name, folder, identity, None, (), "", {}, Progress(), {})

@@ -21,7 +21,7 @@ from launcher.interrupt import Interrupt, interruptible
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict
 from launcher.plan import Plan
-from launcher.providers import KINDS, Pause
+from launcher.providers import KINDS, Pause, project_of
 from launcher.providers.states import State
 from launcher.provisioning import on_record, removal
 from launcher.provisioning.requests import Identity
@@ -169,7 +169,7 @@ def submit(verb: str, session: Session, manifest: Manifest | None) -> None:
 def make_job(verb: str, job: str, session: Session, manifest: Manifest | None) -> Job:
     files = manifest.files if manifest else ()
     folder = session.folder
-    project = session.spec.provider.project or KINDS[session.spec.provider.kind].project
+    project = project_of(session.spec.provider)
     return Job(
         id=job,
         verb=verb,

@@ -26,7 +26,7 @@ from launcher import registry
 from launcher.config.values import as_name
 from launcher.errors import ConfigError, ProvisioningError
 from launcher.invocation import owner
-from launcher.providers import KINDS, Pause
+from launcher.providers import KINDS, Pause, project_of
 from launcher.providers.calls import CALL_SECONDS, read, read_if_there
 from launcher.providers.states import GONE
 from launcher.provisioning import prices
@@ -131,10 +131,9 @@ def wanted(spec: Spec, provider: Mapping[str, Any], owner: str) -> Vm:
     Raises ConfigError when it is where it is of no use.
     """
     asked = spec.cluster.vm
-    kind = KINDS[spec.provider.kind]
     vm = Vm(
         name=name_of(spec, owner),
-        project=spec.provider.project or kind.project,
+        project=project_of(spec.provider),
         zone=zone_of(spec),
         provider=provider,
         machine_type=asked.machine_type,

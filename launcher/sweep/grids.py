@@ -10,10 +10,11 @@ from pathlib import Path
 from types import TracebackType
 
 from launcher.errors import LauncherError
+from launcher.invocation import asker
 from launcher.record import runs_folder
 from launcher.sweep import identity, trials
 from launcher.sweep.protocol import Decision, Outcome, Past, Suggestion, Verb
-from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, in_order, own
+from launcher.sweep.sweeps import Ended, Sweep, check, concluded, in_order, own
 from launcher.sweep.trials import Composer, Trial
 
 

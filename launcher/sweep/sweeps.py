@@ -15,9 +15,7 @@ from launcher.attempts.packed import Snapshot
 from launcher.attempts.result import STATUS
 from launcher.errors import ConfigError, Interrupted, LauncherError, Problem, Superseded
 from launcher.interrupt import Interrupt, interruptible
-from launcher.providers import KINDS
 from launcher.provisioning import on_record
-from launcher.provisioning.requests import Identity
 from launcher.session import Session
 from launcher.source import Manifest
 from launcher.spec import Spec
@@ -60,12 +58,6 @@ def check(groups: Sequence[Group], here: Sequence[str] = ()) -> None:
         if spec.keep and len(groups) > 1:
             message = "trials that differ in their cluster leave none up"
             raise ConfigError([Problem(message, "keep")])
-
-
-def asker(spec: Spec) -> Identity:
-    """Who asks for the slices of a spec."""
-    project = spec.provider.project or KINDS[spec.provider.kind].project
-    return Identity(invocation.owner(), registry.machine_id(), project)
 
 
 def own(trial: Trial, sweep: str) -> Trial:
@@ -168,7 +160,7 @@ class Sweep:
 
         Raises what ends the sweep before its trials have ended.
         """
-        asked = trials.asks_for(group.spec, asker)
+        asked = trials.asks_for(group.spec, invocation.asker)
         if asked != self._asked:
             self._let_go()
             self._stack.enter_context(self._cluster(group, search, make))

@@ -11,6 +11,7 @@ from typing import Any
 from launcher import registry
 from launcher.config.overrides import as_hydra
 from launcher.errors import ConfigError, Problem
+from launcher.invocation import asker
 from launcher.providers import KINDS
 from launcher.record import runs_folder
 from launcher.spec import Spec
@@ -18,7 +19,7 @@ from launcher.sweep import identity, search_settings, search_space, trials
 from launcher.sweep.entries import STANDING, Entry, Status, restored
 from launcher.sweep.protocol import Search, Suggestion
 from launcher.sweep.search import make_search
-from launcher.sweep.sweeps import Ended, Sweep, asker, check, concluded, history, own
+from launcher.sweep.sweeps import Ended, Sweep, check, concluded, history, own
 from launcher.sweep.trial_run import keep_failed
 from launcher.sweep.trials import Composer, Group, Trial
 

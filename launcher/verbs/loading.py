@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import registry
-from launcher.invocation import owner
+from launcher.invocation import asker
 from launcher.plan import Plan, make_plan
-from launcher.providers import KINDS
-from launcher.provisioning.requests import Identity
 from launcher.spec import Spec
 from launcher.verbs import Arguments
 
@@ -26,8 +24,7 @@ def load(arguments: Arguments, *, workload: bool = True) -> tuple[Spec, Plan]:
         cwd=Path.cwd(),
         require_workload=workload,
     )
-    project = spec.provider.project or KINDS[spec.provider.kind].project
-    return spec, make_plan(spec, Identity(owner(), registry.machine_id(), project))
+    return spec, make_plan(spec, asker(spec))
 
 
 def scan(spec: Spec) -> Manifest:

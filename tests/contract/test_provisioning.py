@@ -98,7 +98,7 @@ class World:
 
         One is this user's, up on another machine; one is up on this machine, and on record.
         """
-        from launcher.verbs.loading import owner
+        from launcher.invocation import owner
 
         theirs = {"team": "other"}
         far = {"launcher-run": "far", "launcher-owner": owner(), "launcher-machine": "elsewhere"}

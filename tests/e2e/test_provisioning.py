@@ -243,7 +243,7 @@ def test_gc_tells_of_dead_queued_resources_and_deletes_those_of_this_machine(pla
 
 def namesake_elsewhere(place: Place) -> str:
     """A queued resource of this user, made on another machine; its full name."""
-    from launcher.verbs.loading import owner
+    from launcher.invocation import owner
 
     labels = {"launcher-run": "far", "launcher-owner": owner(), "launcher-machine": "elsewhere"}
     parent = f"projects/emulated/locations/{A}"
