@@ -35,8 +35,8 @@ from launcher.providers.waiting import Wait
 from launcher.provisioning.requests import (
     LABEL_ATTEMPT,
     OWNERSHIP,
-    QUEUED_RESOURCES,
     Request,
+    is_queued,
 )
 
 if TYPE_CHECKING:
@@ -232,10 +232,6 @@ class GoogleProvider:
 
 def all_pages(call: Callable[..., Any], **arguments: Any) -> list[Any]:
     return list(call(**arguments).pages)
-
-
-def is_queued(name: str) -> bool:
-    return f"/{QUEUED_RESOURCES}/" in name
 
 
 def how_to_read_the_console(name: str, worker: int) -> str:

@@ -11,7 +11,7 @@ from launcher import coordinator, registry
 from launcher.deadline import Deadline
 from launcher.errors import ProvisioningError, Unanswered
 from launcher.providers import Pause, Provider
-from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, QUEUED_RESOURCES
+from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, is_queued
 
 DELETE_SECONDS = 600.0
 LOOK_SECONDS = 0.02
@@ -86,10 +86,11 @@ def delete_all(
     Raises ProvisioningError with every failure, after all have been tried; what is none, such as
     an interrupt or a fault of ours, as it is.
     """
-    by_kind = sorted(dict.fromkeys(names), key=lambda name: f"/{QUEUED_RESOURCES}/" not in name)
-    queued = [name for name in by_kind if f"/{QUEUED_RESOURCES}/" in name]
+    names = list(dict.fromkeys(names))
+    queued = [name for name in names if is_queued(name)]
+    nodes = [name for name in names if not is_queued(name)]
     errors: list[BaseException] = []
-    for group in (queued, by_kind[len(queued) :]):
+    for group in (queued, nodes):
         with ThreadPoolExecutor(8) as pool:
             deletions = [
                 pool.submit(provider.delete, name, labels, DELETE_SECONDS, pause) for name in group

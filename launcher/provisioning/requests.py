@@ -144,6 +144,11 @@ def numbered(node: Mapping[str, Any], slices: int, index: int) -> Mapping[str, A
     return {**node, "metadata": {**node["metadata"], **words}}
 
 
+def is_queued(name: str) -> bool:
+    """Whether a full name is that of a queued resource; else it is a node's."""
+    return f"/{QUEUED_RESOURCES}/" in name
+
+
 def node_id(name: str, index: int) -> str:
     return f"{name}-s{index}"
 

@@ -13,6 +13,7 @@ from launcher import coordinator
 from launcher.emulator import client
 from launcher.emulator.faults import FAULTS, OVERTAKEN, Target
 from launcher.errors import ConfigError
+from launcher.provisioning.requests import is_queued
 from launcher.rehearsal import scenarios
 from launcher.rehearsal.place import Place
 from launcher.rehearsal.scenarios import LAST, Deed
@@ -59,7 +60,7 @@ class Hands:
         target, record = FAULTS[deed.do].target, self._place.record()
         if target in _OF_SLICES:
             return {"node": self._node(deed, record)}
-        queued = [name for name in record.get("resources", ()) if "/queuedResources/" in name]
+        queued = [name for name in record.get("resources", ()) if is_queued(name)]
         if target is Target.QUEUED and queued:
             return {"node": queued[min(deed.slice, len(queued) - 1)]}
         return {}

@@ -15,7 +15,7 @@ from launcher.invocation import owner
 from launcher.providers import KINDS, Listing, Pause, Provider, Resource, find_provider
 from launcher.providers.states import State
 from launcher.provisioning import prices, removal
-from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, NODES
+from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, is_queued
 from launcher.spec import ProviderSpec
 from launcher.verbs import Arguments
 from launcher.verbs.down import each
@@ -163,7 +163,7 @@ def describe_stray(stray: Resource, spec: ProviderSpec) -> str:
     text = f"{stray.name} ({stray.raw_state})"
     if stray.state is State.DEAD:
         return f"{text}, not billed, but counted by the quota"
-    is_node = f"/{NODES}/" in stray.name
+    is_node = not is_queued(stray.name)
     if not (KINDS[spec.kind].billed and is_node and stray.accelerator_type in all_types()):
         return text
     zone = stray.name.split("/")[3]
