@@ -102,8 +102,10 @@ def obtain(
     """What is on record is asked for; of the names there, the `new` ones never were before, and of
     the others a look tells first whether they are there.
     """
-    wanted = choice.requests_of(part)
-    asked = {i: filled(request, session, incarnation, fill) for i, request in wanted.items()}
+    asked = {
+        index: filled(request, session, incarnation, fill)
+        for index, request in choice.requests_of(part).items()
+    }
     abort = threading.Event()
 
     def pause(seconds: float) -> None:
@@ -122,16 +124,27 @@ def obtain(
             if is_lost(refused) and (lost := lost_among(session, choice, made)):
                 raise PartlyLost(choice, incarnation, made.keys() - lost, lost) from refused
             abort.set()
-            wait(made.values())
-            on_record.forget_unmade(
-                session, [name for i in unmade(made) for name in wanted[i].names], new
-            )
-            unwanted.give_up(session, choice, part)
+            take_back(session, choice, made, new, part)
             if is_lost(refused) and part is not None and len(part) < len(choice.nodes):
                 session.setback(str(refused))  # the others are up meanwhile, and cost
             raise explained(session, refused) from refused
         finally:
             abort.set()
+
+
+def take_back(
+    session: Session,
+    choice: Choice,
+    creating: Mapping[int, Future[None]],
+    new: Collection[str],
+    part: Collection[int] | None,
+) -> None:
+    """Nothing is left of what was asked for, once every creation has ended."""
+    wait(creating.values())
+    wanted = choice.requests_of(part)
+    never = [name for index in unmade(creating) for name in wanted[index].names]
+    on_record.forget_unmade(session, never, new)
+    unwanted.give_up(session, choice, part)
 
 
 class PartlyLost(ProvisioningError):
