@@ -102,9 +102,14 @@ def write_record(name: str, value: Mapping[str, Any]) -> None:
 
 def update(name: str, **fields: Any) -> None:
     """Change fields of a record, if there is one; only the holder of the run's lock may."""
+    change(name, lambda _: fields)
+
+
+def change(name: str, how: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """As `update`, with fields that depend on what is there: no other thread comes in between."""
     with _updating:
         if found := record(name):
-            write_record(name, {**found, **fields})
+            write_record(name, {**found, **how(found)})
 
 
 def forget(name: str) -> None:

@@ -129,43 +129,56 @@ def put(
 ) -> set[str]:
     """The names that were not there before. With nothing `wanted` what is held goes on as it is."""
     names = [name for request in choice.requests for name in request.names]
-    record = registry.record(session.spec.name) or {}
-    before = record.get("resources", ())
-    others = record.get("incarnations", {}) if len(wanted) < len(choice.requests) else {}
     mine = {node: incarnation for request in wanted for node in request.nodes}
-    registry.update(
-        session.spec.name,
-        incarnations={**others, **mine},
-        attempt=None,
-        joined=not wanted and record.get("joined", True),
-        asked_in=session.folder.attempt if wanted else record.get("asked_in"),
-        offer=offer_of(choice),
-        settings=settings_of(session.spec, choice),
-        nodes=list(choice.node_names),
-        resources=list(dict.fromkeys([*names, *before])),
-        cost_per_hour_usd=choice.cost_per_hour_usd,
-    )
+    before: list[str] = []
+
+    def asked(record: Mapping[str, Any]) -> dict[str, Any]:
+        before.extend(record["resources"])
+        others = record["incarnations"] if len(wanted) < len(choice.requests) else {}
+        return {
+            "incarnations": {**others, **mine},
+            "attempt": None,
+            "joined": not wanted and record.get("joined", True),
+            "asked_in": session.folder.attempt if wanted else record.get("asked_in"),
+            "offer": offer_of(choice),
+            "settings": settings_of(session.spec, choice),
+            "nodes": list(choice.node_names),
+            "resources": list(dict.fromkeys([*names, *before])),
+            "cost_per_hour_usd": choice.cost_per_hour_usd,
+        }
+
+    registry.change(session.spec.name, asked)
     return set(names) - set(before)
 
 
 def add(session: Session, wanted: Sequence[Request], incarnation: str) -> None:
     """What is asked for beside the slices that the run has."""
-    record = registry.record(session.spec.name) or {}
     names = [name for request in wanted for name in request.names]
     mine = {node: incarnation for request in wanted for node in request.nodes}
-    registry.update(
-        session.spec.name,
-        incarnations={**record.get("incarnations", {}), **mine},
-        resources=list(dict.fromkeys([*record.get("resources", ()), *names])),
-    )
+
+    def asked(record: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "incarnations": {**record["incarnations"], **mine},
+            "resources": list(dict.fromkeys([*record["resources"], *names])),
+        }
+
+    registry.change(session.spec.name, asked)
+
+
+def forget(session: Session, names: Collection[str]) -> None:
+    """Take off the record what is known to be gone."""
+
+    def left(record: Mapping[str, Any]) -> dict[str, Any]:
+        return {"resources": [name for name in record["resources"] if name not in names]}
+
+    registry.change(session.spec.name, left)
 
 
 def forget_unmade(session: Session, names: Collection[str], new: Collection[str]) -> None:
     """Take off the record what was refused outright: where creates are forbidden, looks may be too,
     and what never was could never be seen to be gone. What was asked for before may be there.
     """
-    left = [name for name in resources(session) if name not in names or name not in new]
-    registry.update(session.spec.name, resources=left)
+    forget(session, {*names} & {*new})
 
 
 def resources(session: Session) -> list[str]:

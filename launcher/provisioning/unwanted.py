@@ -28,7 +28,8 @@ def give_up(session: Session, choice: Choice, part: Collection[int] | None = Non
         return
     if record["resources"]:
         removal.delete_resources(record, session.provider.get(), session.interrupt.pause)
-    registry.update(session.spec.name, offer=None, nodes=[], resources=[])
+    on_record.forget(session, record["resources"])
+    registry.update(session.spec.name, offer=None, nodes=[])
 
 
 def remove(session: Session, requests: Iterable[Request], pause: Pause = time.sleep) -> None:
@@ -51,5 +52,4 @@ def delete(session: Session, names: Collection[str], pause: Pause = time.sleep) 
     record = registry.record(session.spec.name) or {}
     if there := [name for name in record.get("resources", ()) if name in names]:
         removal.delete_all(session.provider.get(), there, removal.labels_of(record), pause)
-        left = [name for name in on_record.resources(session) if name not in there]
-        registry.update(session.spec.name, resources=left)
+        on_record.forget(session, there)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,16 @@ def test_a_process_that_has_ended_is_gone() -> None:
     assert not registry.is_alive(named)
     child.wait()
     assert not registry.is_alive(named)
+
+
+def test_threads_that_change_a_record_lose_nothing_of_each_other(home: Path) -> None:
+    registry.write_record("x", {"name": "x", "seen": []})
+
+    def see(number: int) -> None:
+        registry.change("x", lambda record: {"seen": [*record["seen"], number]})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(see, range(50)))
+    record = registry.record("x")
+    assert record
+    assert sorted(record["seen"]) == [*range(50)]
