@@ -56,6 +56,8 @@ class Feed:
             return
         self.awaits_origin = False
         self.account.resumed_from[-1] = max(step, 0)
+        if step > 0:  # it may have been reached, and saved, while nobody listened
+            self.account.final_step = max(step, self.account.final_step or 0)
         self.session.timeline.resume(step)
         where = f"from step {step}" if step > 0 else "from the beginning: nothing was saved"
         self.session.tell("resumed", where, step=max(step, 0))

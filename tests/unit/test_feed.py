@@ -75,3 +75,14 @@ def test_what_a_dead_supervisor_was_told_but_did_not_note(
         feed.metrics(RANK_0, '{"restored_step": 3, "step": 15}')
     assert (account.resumed_from, account.step) == ([10], 15)
     assert json.loads((tmp_path / FILE).read_text())["resumed_from"] == [10]
+
+
+@pytest.mark.parametrize(("known", "final"), [(None, 30), (10, 30), (40, 40)])
+def test_a_step_that_was_saved_while_nobody_listened_was_reached(
+    tmp_path: Path, known: int | None, final: int
+) -> None:
+    account = account_of(2)
+    account.final_step = known
+    with session_in(tmp_path, 1) as session:
+        Feed(session, account).metrics(RANK_0, '{"restored_step": 30}')
+    assert account.final_step == final
