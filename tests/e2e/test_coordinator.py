@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from launcher.providers.states import GONE
 from launcher.remote import vm
 from launcher.remote.launch import STEADY_SECONDS
 from launcher.remote.standing import recorded_provider
@@ -256,7 +257,8 @@ def delete_vm(place: Place) -> None:
         assert found is not None
         with recorded_provider({"provider": found.provider}) as provider:
             provider.get()
-            vm.deleted(vm.Instances(found), time.sleep)
+            instances = vm.Instances(found)
+            vm.ended(instances, (GONE,), instances.delete, time.sleep)
 
 
 MOMENTS = 12

@@ -18,7 +18,7 @@ from launcher.compose import WORKLOADS
 from launcher.hosts.tpu_env import SLICES
 from tests.e2e.conftest import Place, opened
 from tests.e2e.test_provisioning import rules, states, wait_until
-from tests.e2e.test_survival import TRAIN, kill_head, kill_supervisor, wait_for_step
+from tests.e2e.test_survival import TRAIN, kill_supervisor, wait_for_step
 
 pytestmark = pytest.mark.e2e
 
@@ -295,7 +295,7 @@ def test_the_death_of_the_ray_head_is_survived_while_a_probe_waits_for_hosts(tra
     process = train.start(*words, given)
     wait_until(lambda: states(train).get("h-s1") == "READY")
     made = asked(train).count("h-s0")
-    kill_head(train)
+    train.kill_head()
     assert process.wait(200) == 0
     result = train.result("h")
     assert (result["preemptions"], result["failures"], result["final_step"]) == (1, 0, 150)
