@@ -8,6 +8,7 @@
     │   └── Refused               3    one request came to nothing, and why
     │       └── SliceLost         3    … since the slice was lost before its hosts could be used
     ├── ClusterError              4    hosts did not join, versions differ, dependencies
+    │   ├── cluster.HostsMissing  4    some have not joined in time, though others have or might
     │   ├── fanout.HostsLost      4    agents that can be asked no more
     │   ├── coordinator.HeadLost  4    the Ray head has ended
     │   ├── Superseded            4    another supervisor has taken the attempt over
