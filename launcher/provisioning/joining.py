@@ -63,9 +63,8 @@ def join_new(
     """Join while the slices are being created; a failure to create one ends the wait at once.
 
     The time to join, `cluster.join_timeout` if no `patience` is given, counts from the moment at
-    which the last slice is READY. A head that dies
-    meanwhile is replaced: then the hosts of slices that are `kept` are to join again as well, and
-    are among the result. All do so by themselves.
+    which the last slice is READY. A head that dies meanwhile is replaced: then the hosts of slices
+    that are `kept` are to join again as well, and are among the result. All do so by themselves.
     """
     while True:
         try:
@@ -119,11 +118,11 @@ def join_once(
         coordinator.require_alive(head)
         if arrival.seconds:  # missing hosts may have gone with their slice
             looks.require_alive(session, choice, new)
-        require_bad_setup(session, error)
+        refuse_bad_hosts(session, error)
         raise
 
 
-def require_bad_setup(session: Session, error: ClusterError) -> None:
+def refuse_bad_hosts(session: Session, error: ClusterError) -> None:
     """Raises SliceLost, once in a row, where hosts are missing that another slice may have."""
     if not isinstance(error, cluster.HostsMissing):
         return

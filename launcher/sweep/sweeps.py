@@ -186,10 +186,7 @@ class Sweep:
             self.begun = True
             self._interrupt = session.interrupt
             session.folder.begin()
-            headline = invocation.headline(session.spec, session.plan)
-            session.tell("plan", headline, supervisor=registry.this_process())
-            for note in session.spec.notes:
-                session.tell("note", note)
+            invocation.announce(session)
             desk = Desk(
                 search,
                 make,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -469,10 +470,12 @@ def test_a_ray_head_that_stands_still_is_missed_and_replaced(train: Place, when:
 
 
 def test_slices_that_stay_outlive_their_ray_head(train: Place) -> None:
-    """As when the machine that they were made from has been started anew."""
+    """As when the machine that they were made from has been started anew, with an empty /tmp."""
     words = (*RUN, "keep=true", "name=o")
     train.run(*words, "workload.args.steps=5")
     train.kill_head()
+    (head,) = (train.home / "heads").glob("*.json")
+    shutil.rmtree(json.loads(head.read_text())["folder"])
     shown = train.run(*words, "workload.args.steps=15")
     assert "is gone: another takes its place" in shown
     assert train.result("o")["final_step"] == 15
