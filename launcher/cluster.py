@@ -135,6 +135,8 @@ def gather(
     pause: Callable[[float], None],
     console: Callable[[str, int], str],
     joined: Callable[[Place], None],
+    *,
+    partly: bool = False,
 ) -> dict[Place, Host]:
     """Every host of every slice, as soon as all have joined; `slices` are by their numbers.
 
@@ -145,7 +147,7 @@ def gather(
         for index, expected in slices.items()
         for worker in range(hosts_per_slice)
     }
-    return answered(agents, slices, is_late, pause, console, joined)
+    return answered(agents, slices, is_late, pause, console, joined, partly=partly)
 
 
 def answered(
@@ -155,6 +157,8 @@ def answered(
     pause: Callable[[float], None],
     console: Callable[[str, int], str],
     joined: Callable[[Place], None],
+    *,
+    partly: bool = False,
 ) -> dict[Place, Host]:
     """The hosts of these agents, once all of them have said who they are.
 
@@ -162,29 +166,35 @@ def answered(
     of each host; `console` gives the log of a node's worker. Whatever ends the wait ends the agents
     that have not answered. Raises HostsMissing, which names them and shows their consoles,
     ClusterError that says which hosts are not what they should be, and SliceLost for one that died.
+    With `partly`, those that are late or have died are left out instead.
     """
     import ray
 
     told = {place: slices[place[0]].told(place[1]) for place in agents}
-    answers = {handle.hello.remote(told[place]): place for place, handle in agents.items()}
+    waiting = {handle.hello.remote(told[place]): place for place, handle in agents.items()}
     hosts: dict[Place, Host] = {}
     try:
-        while waiting := [answer for answer, place in answers.items() if place not in hosts]:
-            ready, _ = ray.wait(waiting, num_returns=1, timeout=0.1)
+        while waiting:
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=0.1)
             for answer in ready:
-                place = answers[answer]
-                hosts[place] = to_host(place, answer, agents[place])
-                joined(place)
+                place = waiting[answer]
+                with contextlib.suppress(SliceLost) if partly else contextlib.nullcontext():
+                    hosts[place] = to_host(place, answer, agents[place])
+                    joined(place)
+                del waiting[answer]
             if not ready and is_late():
-                absent = missing(slices, {answers[x] for x in waiting}, console)
-                words = [absent, *strangers(slices, agents, ray.nodes())]
-                raise HostsMissing("\n".join(words), others=bool(hosts))
+                break
             pause(0)
     except coordinator.HeadLost:  # Ray answers nothing without
         raise
     except BaseException:
-        end({answer: agents[place] for answer, place in answers.items() if place not in hosts})
+        end({answer: agents[place] for answer, place in waiting.items()})
         raise
+    end({answer: agents[place] for answer, place in waiting.items()})
+    if waiting and not partly:
+        absent = missing(slices, set(waiting.values()), console)
+        words = [absent, *strangers(slices, agents, ray.nodes())]
+        raise HostsMissing("\n".join(words), others=bool(hosts))
     require_true(hosts)
     require_equal_versions(hosts)
     return dict(sorted(hosts.items()))

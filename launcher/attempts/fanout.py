@@ -95,7 +95,8 @@ def attach(
     """Follow an attempt that another supervisor has started, or went on with, to its end, as `run`.
 
     `offsets` say what is known of each process: bytes of output, lines of metrics; the sink is told
-    all that came later, and every exit and notice again. A host without this attempt is lost.
+    all that came later, and every exit and notice again. Lost is a host without this attempt, and
+    one of its hosts that is not among these.
     """
     gang = make_gang(address, hosts, attempt)
 
@@ -106,7 +107,9 @@ def attach(
         if "later" in answers.values():
             raise gang.supersede()
         strangers = {place for place, answer in answers.items() if answer != attempt.key}
-        return gang.lose(strangers, "its agent knows nothing of the attempt", sink)
+        absent = {member.place for member in gang.members.values()} - hosts.keys()
+        lost = gang.lose(absent, "its host does not answer", sink)
+        return lost + gang.lose(strangers, "its agent knows nothing of the attempt", sink)
 
     return conduct(gang, attempt, sink, pause, begin)
 
@@ -273,6 +276,7 @@ def attach_orders(
     """What each agent needs to know to report to this supervisor."""
     known = {place: dict[int, list[int]]() for place in hosts}
     for member, (size, lines) in offsets.items():
-        known[member.place][member.index] = [size, lines]
+        if member.place in hosts:
+            known[member.place][member.index] = [size, lines]
     shared = {"callback": gang.callback, "key": gang.key, "since": time.time_ns()}
     return {place: {**shared, "host": list(place), "offsets": known[place]} for place in hosts}

@@ -48,7 +48,9 @@ class Hold(Protocol):
         ...
 
     def ready(self) -> Joined:
-        """The hosts, joined and whole."""
+        """The hosts, joined: all of them, except at first where an attempt of an earlier launcher
+        may go on on the others.
+        """
         ...
 
     def recalled(self) -> str:
@@ -105,10 +107,14 @@ class Holding:
         return self._used
 
     def ready(self) -> Joined:
-        """The hosts of every slice, joined; what a verdict called broken has been replaced."""
+        """The hosts of every slice, joined; what a verdict called broken has been replaced.
+
+        At first slices may be absent where an attempt of an earlier launcher is on record.
+        """
         if self._joined is None:
             self._bill.go_on(0.0)  # what a launcher before this has left is adopted, or removed
-            acquiring = provision.acquired(self._session, stays=self._session.spec.keep)
+            keep = self._session.spec.keep
+            acquiring = provision.acquired(self._session, stays=keep, partly=True)
             self._joined = self._stack.enter_context(acquiring)
             self._made = self._clock()
         else:
@@ -122,13 +128,13 @@ class Holding:
 
     def _mended(self, joined: Joined) -> Joined:
         """With a head that is there, and new slices for those that are broken or have grown."""
-        broken: Collection[int] = self._broken
         if not _answers(joined):
-            joined, broken = self._with_new_head(joined)
+            joined = self._with_new_head(joined)
+        broken = self._broken | joined.absent
         grown = self._probe is not None and self._probe.grown
         return self._renewed(joined, broken) if broken or grown else joined
 
-    def _with_new_head(self, joined: Joined) -> tuple[Joined, Collection[int]]:
+    def _with_new_head(self, joined: Joined) -> Joined:
         """A probe goes: its hosts know the old head alone. What it asks of Ray is not answered
         before there is a head again, and Ray ends a process that waits for one for a minute.
         """

@@ -166,6 +166,8 @@ def one_attempt(
     if found and found["program"] != asked and not (keep_ended and found["over"]):
         session.tell("other", "what runs there is another program, or has other arguments: it ends")
         found = None
+    if not found and joined.absent:
+        joined = holding.ready()
     if found:
         session.folder.turn_to(found["number"])
     else:

@@ -62,9 +62,10 @@ def join_new(
 ) -> Mapping[Place, cluster.Host]:
     """Join while the slices are being created; a failure to create one ends the wait at once.
 
-    The time to join, `cluster.join_timeout` if no `patience` is given, counts from the moment at
-    which the last slice is READY. A head that dies meanwhile is replaced: then the hosts of slices
-    that are `kept` are to join again as well, and are among the result. All do so by themselves.
+    The time to join, `cluster.join_timeout`, counts from the moment at which the last slice is
+    READY. A head that dies meanwhile is replaced: then the hosts of slices that are `kept` are to
+    join again as well, and are among the result. All do so by themselves. With a `patience`, in
+    seconds, those that come within that time are the result: one of them may have died.
     """
     while True:
         try:
@@ -95,7 +96,8 @@ def join_once(
 ) -> Mapping[Place, cluster.Host]:
     """As `join_new`, with one head. Raises HeadLost."""
     arrival = Arrival(creating)
-    check = checker(session, choice, new, creating, arrival)
+    partly = patience is not None
+    check = checker(session, choice, NONE if partly else new, creating, arrival)
 
     def is_late() -> bool:
         return arrival.seconds > (patience or session.spec.cluster.join_timeout)
@@ -111,7 +113,7 @@ def join_once(
         await_head(session, head, check)
         with renewing(head, HEAD_LOOK_SECONDS) as require_head:
             be_driver(session, head)
-            return join(session, choice, new, is_late, log, watchful)
+            return join(session, choice, new, is_late, log, watchful, partly=partly)
     except HeadLost:
         raise
     except ClusterError as error:
@@ -207,6 +209,8 @@ def join(
     is_late: Callable[[], bool],
     console: Callable[[str, int], str],
     pause: Pause,
+    *,
+    partly: bool,
 ) -> Mapping[Place, cluster.Host]:
     total = choice.offer.accelerator.hosts * len(new)
     seen: list[Place] = []
@@ -225,9 +229,11 @@ def join(
         pause,
         console,
         joined,
+        partly=partly,
     )
     registry.update(session.spec.name, joined=True)
-    session.arrivals.joined()
+    if len(hosts) == total:
+        session.arrivals.joined()
     session.screen.wait("")
     session.tell("cluster", f"{len(hosts)} of {total} hosts joined")
     return hosts

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -51,11 +52,23 @@ class Joined:
     hosts: Mapping[Place, cluster.Host]
     states: Callable[[], Mapping[int, str]] | None = None
 
+    @property
+    def absent(self) -> frozenset[int]:
+        """The slices of which hosts are missing."""
+        here, whole = Counter(place[0] for place in self.hosts), self.choice.offer.accelerator.hosts
+        return frozenset(i for i in range(len(self.choice.nodes)) if here[i] < whole)
 
-def acquired(session: Session, *, stays: bool) -> contextlib.AbstractContextManager[Joined]:
-    """Slices and cluster for the time of the block: made, or borrowed of a cluster that exists."""
+
+def acquired(
+    session: Session, *, stays: bool, partly: bool = False
+) -> contextlib.AbstractContextManager[Joined]:
+    """Slices and cluster for the time of the block: made, or borrowed of a cluster that exists.
+
+    With `partly`, slices may be absent where an attempt of an earlier launcher is on record, which
+    may go on on the others.
+    """
     if session.spec.cluster.coordinator in OWN:
-        return made(session, stays=stays)
+        return made(session, stays=stays, partly=partly)
     from launcher.remote import borrow
 
     return borrow.acquired(session)
@@ -69,7 +82,7 @@ def require_same(session: Session) -> None:
 
 
 @contextlib.contextmanager
-def made(session: Session, *, stays: bool) -> Iterator[Joined]:
+def made(session: Session, *, stays: bool, partly: bool) -> Iterator[Joined]:
     """Slices and cluster for the time of the block; afterwards both are gone, unless `stays`.
 
     A failure or an interrupt takes them away too. A run whose slices were `up` before leaves them,
@@ -82,6 +95,8 @@ def made(session: Session, *, stays: bool) -> Iterator[Joined]:
     was_up = bool(record and record["stays"])
     try:
         joined = adopt(session, record, choice) if record and choice else None
+        if joined and joined.absent and not (partly and session.under_way.read()):
+            joined = renew(session, joined, joined.absent)
         if joined is None:
             was_up = False  # what is made now was not there before
             joined = create(session, stays=stays)
@@ -101,8 +116,8 @@ def made(session: Session, *, stays: bool) -> Iterator[Joined]:
 
 
 def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined | None:
-    """The hosts that are up under this name, with new slices in the place of those that are not;
-    None when all must be made anew. What is only on its way up does not stay yet.
+    """The hosts that are up under this name, without those of slices that cannot be used; None when
+    all must be made anew. What is only on its way up does not stay yet.
     """
     head = coordinator.find_head(record["head"])
     if head is None:
@@ -121,14 +136,13 @@ def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined
         return taken_up(session, record, head, choice)
     kept = set(range(len(choice.nodes))) - set(broken)
     seconds = FIND_SECONDS if is_new else JOIN_AGAIN_SECONDS
-    patience = session.spec.cluster.join_timeout if looks.boots(record) else seconds
+    patience = None if looks.boots(record) else seconds
     hosts = join_again(session, head, choice, patience, kept)
-    if hosts is None:
+    if not hosts:
         leave(session)
         return None
     session.tell("adopted", f"{counted(len(hosts), 'host')} up already")
-    joined = Joined(head, choice, hosts)
-    return renew(session, joined, broken) if broken else joined
+    return Joined(head, choice, hosts)
 
 
 def revived(session: Session, head: Head) -> bool:
@@ -167,34 +181,32 @@ def join_again(
     session: Session,
     head: Head,
     choice: Choice,
-    seconds: float,
-    part: Collection[int] | None = None,
-) -> Mapping[Place, cluster.Host] | None:
-    """The hosts of slices that are up, as a driver of the head; None when they cannot be used."""
+    patience: float | None,
+    part: Collection[int],
+) -> Mapping[Place, cluster.Host]:
+    """The hosts of slices that are up, as a driver of the head: those that come within `patience`,
+    in seconds; without one all, or none.
+    """
     try:
         unwanted.drop_others(session, choice)
         up = hosts_on_record(session, choice, part)
-        return joining.join_new(session, head, choice, up, (), patience=seconds)
+        hosts = joining.join_new(session, head, choice, up, (), patience=patience)
     except (Interrupted, PreemptionBudgetSpent):
         raise
     except LauncherError as error:
         session.tell("adopt", f"not usable as it is, made anew: {str(error).splitlines()[0]}")
-        return None
+        return NOTHING
+    if not hosts:
+        session.tell("adopt", "none of its hosts answers: made anew")
+    return hosts
 
 
-def join_head(
-    session: Session, joined: Joined, broken: Collection[int]
-) -> tuple[Joined, Collection[int]]:
-    """The same slices with another Ray head, and which of them are broken: all, if the hosts of
-    those that were not do not find it.
-    """
-    head, count = joined.head, len(joined.choice.nodes)
+def join_head(session: Session, joined: Joined, broken: Collection[int]) -> Joined:
+    """The same slices with another Ray head; absent are also those whose hosts do not find it."""
     leave(session)
-    kept = set(range(count)) - set(broken)
-    hosts = join_again(session, head, joined.choice, FIND_SECONDS, kept)
-    if hosts is None:
-        return joined, range(count)
-    return dataclasses.replace(joined, hosts=hosts), broken
+    kept = set(range(len(joined.choice.nodes))) - set(broken)
+    hosts = join_again(session, joined.head, joined.choice, FIND_SECONDS, kept)
+    return dataclasses.replace(joined, hosts=hosts)
 
 
 def create(session: Session, *, stays: bool) -> Joined:

@@ -101,7 +101,7 @@ def prepared(arguments: Arguments, spec: Spec, plan: Plan, words: Sequence[str])
 
 
 def scenarios_of(values: Mapping[str, str], seed: int) -> tuple[Scenario, ...]:
-    """Those of the files, of which `--only` chooses; then those drawn by chance."""
+    """Those of the files, and those drawn by chance; of all these `--only` chooses."""
     from launcher.rehearsal import draw
     from launcher.rehearsal.scenarios import STANDARD as SHIPPED
     from launcher.rehearsal.scenarios import choose, load_all
@@ -110,9 +110,8 @@ def scenarios_of(values: Mapping[str, str], seed: int) -> tuple[Scenario, ...]:
     default = "" if drawn and "--only" not in values else STANDARD
     names = [name for name in values.get("--faults", default).split(",") if name]
     found = load_all([SHIPPED if name == STANDARD else Path(name) for name in names])
-    if "--only" in values:
-        found = choose(found, values["--only"].split(","))
-    return (*found, *drawn)
+    found = (*found, *drawn)
+    return choose(found, values["--only"].split(",")) if "--only" in values else found
 
 
 def own_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

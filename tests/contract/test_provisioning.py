@@ -535,7 +535,7 @@ def test_what_is_up_with_other_settings_is_refused(world: World) -> None:
     assert [path.read_text() for path in asked] == before
     assert len(world.ours()) == 1
     assert world.run(other) == [0]
-    assert "0 hosts up already" in world.screens()
+    assert "1 host up already" in world.screens()
     assert world.run(Act("down", ("x",))) == [0]
 
 

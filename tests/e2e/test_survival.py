@@ -244,6 +244,40 @@ def test_the_same_command_takes_up_a_run_whose_launcher_was_killed(train: Place,
     train.assert_clean()
 
 
+@pytest.mark.parametrize(
+    ("cluster", "loss"),
+    [
+        (["cluster=v4-16"], ["freeze-host", "m-s0", "1"]),
+        (["cluster=v4-8", "mode=multislice"], ["preempt", "m-s1"]),
+    ],
+    ids=["host", "slice"],
+)
+def test_what_went_on_without_a_launcher_is_known_though_its_peers_are_lost(
+    train: Place, cluster: list[str], loss: list[str]
+) -> None:
+    """A launcher dies, then a part of the hosts; the others have gone on meanwhile."""
+    words = (*RUN, *cluster, "workload.args.steps=60", "name=m")
+    process = train.start(*words)
+    wait_for_step(train, "m", 5)
+    kill_supervisor(train, process)
+    train.emulator("fault", *loss)
+    wait_until(lambda: last_saved(train, "m") >= 20)
+    shown = train.run(*words)
+    assert "went on by itself" in shown
+    result = train.result("m")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
+    assert (result["resumed_from"][0] >= 20, result["final_step"]) == (True, 60)
+    lines = (train.folder / "runs" / "m" / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines if "step" in json.loads(line)]
+    assert sorted(set(steps)) == list(range(1, 61))
+    train.assert_clean()
+
+
+def last_saved(place: Place, name: str) -> int:
+    folder = place.folder / "runs" / name / "checkpoints"
+    return max((int(path.name) for path in folder.iterdir()), default=0)
+
+
 def test_a_launcher_that_is_killed_while_its_processes_save_leaves_a_run_that_goes_on(
     train: Place,
 ) -> None:

@@ -16,6 +16,7 @@ from launcher.attempts.holding import Holding
 from launcher.compose import compose
 from launcher.coordinator import Head
 from launcher.errors import ProvisioningError
+from launcher.hosts.member import Place
 from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict
 from launcher.plan import Choice, make_plan
@@ -46,16 +47,20 @@ def choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choice:
     return make_plan(spec, Identity("me", "0123456789ab", "some-project")).first
 
 
+def hosts_of(choice: Choice) -> dict[Place, Any]:
+    """All of them; nothing here uses their handles."""
+    workers = range(choice.offer.accelerator.hosts)
+    return {(index, worker): None for index in range(len(choice.nodes)) for worker in workers}
+
+
 @pytest.fixture
 def held(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Holding, Clock]]:
     """Slices of a cluster whose head is a port at which somebody answers."""
     clock, spec = Clock(), SimpleNamespace(keep=False, mode=SimpleNamespace(is_elastic=False))
     session: Any = SimpleNamespace(spec=spec)
     with greeting_head() as head:
-        joined = Joined(head, choice, {})
-        monkeypatch.setattr(
-            provision, "acquired", lambda _, *, stays: contextlib.nullcontext(joined)
-        )
+        joined = Joined(head, choice, hosts_of(choice))
+        monkeypatch.setattr(provision, "acquired", lambda *_, **__: contextlib.nullcontext(joined))
         yield Holding(session, clock, Bill(clock)), clock
 
 
@@ -154,8 +159,8 @@ def test_slices_are_let_go_of_though_a_probe_cannot_be_ended(
     left: list[str] = []
 
     @contextlib.contextmanager
-    def acquired(_session: Any, *, stays: bool) -> Iterator[Joined]:
-        yield Joined(Head("h", "127.0.0.1", (1, 0), "/nowhere"), choice, {})
+    def acquired(_session: Any, **_: Any) -> Iterator[Joined]:
+        yield Joined(Head("h", "127.0.0.1", (1, 0), "/nowhere"), choice, hosts_of(choice))
         left.append("slices")
 
     class Stuck:

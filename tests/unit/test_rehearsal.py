@@ -35,7 +35,7 @@ from launcher.rehearsal.scenarios import (
 )
 from launcher.rehearsal.triggers import Course, Lookout, News, Trigger, Unreachable
 from launcher.verbs import Arguments
-from launcher.verbs.rehearse import own_words, rehearse
+from launcher.verbs.rehearse import own_words, rehearse, scenarios_of
 
 COURSE = Course(steps=60, seconds=10.0, saves=True)
 SILENT = Course(steps=None, seconds=10.0, saves=False)
@@ -406,6 +406,13 @@ def test_the_table(made: Make) -> None:
 # --- the command line -----------------------------------------------------------------------------
 
 
+def test_one_that_was_drawn_can_be_chosen() -> None:
+    drawn = scenarios_of({"--random": "3"}, 7)
+    chosen = scenarios_of({"--random": "3", "--only": "random-2,preempted"}, 7)
+    assert [scenario.name for scenario in chosen] == ["preempted", "random-2"]
+    assert chosen[1] in drawn
+
+
 def test_what_a_rehearsal_decides_itself_is_dropped() -> None:
     words = ["cluster=v4-8", "provider=google", "+provider.project=p", "keep=true", "mode.slices=2"]
     assert own_words([*words, "workload.checkpoint_dir=gs://b"]) == (
@@ -418,6 +425,7 @@ def test_what_a_rehearsal_decides_itself_is_dropped() -> None:
     ("values", "told"),
     [
         ({"--only": "nope"}, "no scenario 'nope'"),
+        ({"--random": "2", "--only": "random-3"}, "no scenario 'random-3'"),
         ({"--random": "x"}, "--random: must be a whole number, not 'x'"),
         ({"--tolerance": "2"}, "a number from 0 to 1"),
         ({"--faults": "none.yaml"}, "no file of scenarios"),
