@@ -6,6 +6,7 @@ cluster's token come from the node's metadata (`launcher-join`, `launcher-token`
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -98,11 +99,16 @@ def host_config(
     wanted = {package_name(line): exact_version(line) for line in requirements}
     return {
         "python": python,
-        "packages": {**wanted, "ray": version("ray")},
+        "packages": {**wanted, "ray": ray_version()},
         "chips_per_host": chips_per_host,
         "join_timeout": join_timeout,
         "object_store_memory": 100_000_000,
     }
+
+
+@functools.cache
+def ray_version() -> str:
+    return version("ray")
 
 
 def package_name(requirement: str) -> str:

@@ -6,6 +6,7 @@ as it was written, never as it was resolved: it may come from the environment.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,10 +23,16 @@ _TYPES = {"object": "a map of keys", "array": "a list"}
 
 def schema_problems(plain: Mapping[str, Any], origins: Origins, folder: Path) -> list[Problem]:
     """Every breach of `job.json` in that folder."""
-    schemas = load_schemas(folder)
-    validator = validator_of(schemas[_JOB], schemas)
+    validator, schemas = _validator(folder)
     errors = sorted(validator.iter_errors(plain), key=lambda error: list(map(str, error.path)))
     return [found for error in errors for found in _problems(error, validator, origins, schemas)]
+
+
+@functools.cache
+def _validator(folder: Path) -> tuple[Any, Mapping[str, Any]]:
+    """Of `job.json`, with every schema of that folder: those are read once."""
+    schemas = load_schemas(folder)
+    return validator_of(schemas[_JOB], schemas), schemas
 
 
 def validator_of(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
@@ -41,7 +48,7 @@ def validator_of(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
     resources = [(name, DRAFT7.create_resource(_bare(one))) for name, one in named.items()]
     checker: Any = validators
     strict = checker.extend(Draft7Validator, type_checker=Draft4Validator.TYPE_CHECKER)
-    return strict(_bare(schema), registry=Registry[Any]().with_resources(resources))
+    return strict(_bare(schema), registry=Registry[Any]().with_resources(resources).crawl())
 
 
 def _bare(schema: Mapping[str, Any]) -> dict[str, Any]:

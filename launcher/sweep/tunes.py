@@ -89,6 +89,7 @@ class Tune:
         first = self._composer.trial(words(shared, probe(space)), self._keys)
         self._name = trials.name_of([first.spec], first.overrides, Path.cwd())
         self._first = own(first, self._name)
+        self._asks_for = trials.asks_for(self._first.spec, asker)
         self.group: Group = trials.groups(self._name, [self._first], asker)[0]
         check([self.group], here=("optuna",))
         folder = runs_folder() / self._name
@@ -119,7 +120,7 @@ class Tune:
     def trial(self, suggested: Mapping[str, str]) -> Trial:
         """Raises ConfigError, also for one that would need another cluster."""
         made = own(self._composer.trial(words(self._shared, suggested), self._keys), self._name)
-        if trials.asks_for(made.spec, asker) != trials.asks_for(self._first.spec, asker):
+        if trials.asks_for(made.spec, asker) != self._asks_for:
             message = "a search cannot be over what is provisioned"
             hint = "a plain -m runs the trials of one cluster after those of another"
             keys = [key for key in suggested if key.partition(".")[0] in _PROVISIONED]
