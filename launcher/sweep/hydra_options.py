@@ -7,6 +7,7 @@ in a folder that joins the path when this program is about to use Hydra.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,10 +28,18 @@ OPTIONS: Mapping[tuple[str, str], Mapping[str, Any]] = {
 
 
 def register() -> None:
-    """Before anything is composed; again it changes nothing."""
+    """Before anything is composed; again it changes nothing.
+
+    Hydra looks for plug-ins once a process: where it did so before, ours are named to it.
+    """
     from hydra.core.config_store import ConfigStore
+    from hydra.core.plugins import Plugins
 
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
+    found = Plugins.instance()
     for (group, option), node in OPTIONS.items():
         ConfigStore.instance().store(group=f"hydra/{group}", name=option, node=dict(node))
+        found.register(
+            getattr(importlib.import_module(MODULE), node["_target_"].rpartition(".")[2])
+        )

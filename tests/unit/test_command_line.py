@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
 
 from launcher.__main__ import USAGE, main
 from launcher.compose import compose
 from launcher.errors import ClusterError, ConfigError
 from launcher.passthrough import through_hydra
+from launcher.sweep import hydra_options
 from launcher.verbs import VERBS, Arguments, find, take_apart
 
 LAUNCHER = (sys.executable, "-m", "launcher")
@@ -54,6 +56,14 @@ def leave(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], tup
 
 
 Leave = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_hydra_that_has_looked_for_plugins_before_knows_ours() -> None:
+    Plugins.instance().class_name_to_class.clear()
+    hydra_options.register()
+    known = Plugins.instance().class_name_to_class.keys()
+    assert {node["_target_"] for node in hydra_options.OPTIONS.values()} <= known
 
 
 def test_every_verb_is_there() -> None:
