@@ -66,13 +66,13 @@ def end(
 
 def vm_taken_down(record: Record, runs: Collection[str], pause: Pause) -> str:
     """What was done with the VM of these runs. Raises ConfigError when it serves others."""
-    from launcher.remote import vm
+    from launcher.remote import vm, vm_making
 
     found = vm.find(record["remote"]["vm"])
     assert found is not None  # it would have vanished
     with recorded_provider(record) as provider:
         provider.get()
-        return vm.take_down(found, pause, but_for=runs)
+        return vm_making.take_down(found, pause, but_for=runs)
 
 
 def is_new(record: Record) -> bool:
@@ -124,7 +124,7 @@ def delete_from_here(record: Record, pause: Pause = time.sleep) -> None:
 
 def release(names: Iterable[str] | None, pause: Pause) -> Iterator[str]:
     """Stop or delete the VMs that served these runs, or all, and serve none now; what was done."""
-    from launcher.remote import vm
+    from launcher.remote import vm, vm_making
 
     wanted = None if names is None else set(names)
     for found in vm.on_record():
@@ -135,4 +135,4 @@ def release(names: Iterable[str] | None, pause: Pause) -> Iterator[str]:
             continue
         with recorded_provider({"provider": found.provider}) as provider:
             provider.get()
-            yield vm.take_down(found, pause)
+            yield vm_making.take_down(found, pause)

@@ -132,15 +132,16 @@ class VmSite:
         return {"vm": self.vm.key}
 
     def prepare(self, session: Session) -> None:
-        from launcher.remote import vm
+        from launcher.remote import vm, vm_making
+        from launcher.remote.vm_instances import Instances
 
         runs = tuple(sorted({*self.vm.runs, session.spec.name}))
         self.vm, pause = replace(self.vm, runs=runs), session.interrupt.pause
         session.screen.wait("coordinator: looking for it")
-        with vm.held(self.vm, pause):
+        with vm_making.held(self.vm, pause):
             if not self._answers(pause):
                 session.provider.get()  # holds the emulator, if it is one
-                self.vm = vm.make(self.vm, session.spec, session.owner, session.tell, pause)
+                self.vm = vm_making.make(self.vm, session.spec, session.owner, session.tell, pause)
             vm.note(self.vm)
         vm.tell_other_settings(self.vm, session.spec, session.tell)
         session.screen.wait("coordinator: waiting for its Ray head")
@@ -150,7 +151,7 @@ class VmSite:
         except ClusterError as error:
             raise ClusterError(
                 f"{self.vm.title}: no Ray head within {HEAD_SECONDS:g} s: {error};"
-                f" the end of its serial console:{tail(vm.Instances(self.vm).console())}"
+                f" the end of its serial console:{tail(Instances(self.vm).console())}"
             ) from error
         session.tell("coordinator", about)
         session.screen.wait("")

@@ -115,6 +115,7 @@ def vanished(record: Record) -> bool:
     Where the API cannot be asked, it may run.
     """
     from launcher.remote import vm
+    from launcher.remote.vm_instances import Instances
 
     key = record["remote"].get("vm")
     if key is None or (found := vm.find(key)) is None:
@@ -122,7 +123,7 @@ def vanished(record: Record) -> bool:
     try:
         with recorded_provider(record) as provider:
             provider.get()
-            instance = vm.Instances(found).get()
+            instance = Instances(found).get()
     except ProvisioningError:
         return False
     return instance is None or instance.status not in ("PROVISIONING", "STAGING", "RUNNING")

@@ -22,8 +22,9 @@ from launcher.plan import make_plan
 from launcher.providers import Deadlines
 from launcher.providers.compute import firewalls_client, instances_client
 from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, TAG, Identity
-from launcher.remote import firewall, sites, standing, vm
+from launcher.remote import firewall, sites, standing, vm, vm_instances, vm_making
 from launcher.remote.vm import Vm
+from launcher.remote.vm_instances import LABEL
 from launcher.spec import Spec
 
 OWNER = owner()
@@ -60,11 +61,11 @@ def wanted(spec: Spec) -> Vm:
 
 
 def make(wanted: Vm, spec: Spec) -> Vm:
-    return vm.make(wanted, spec, OWNER, quiet, time.sleep)
+    return vm_making.make(wanted, spec, OWNER, quiet, time.sleep)
 
 
 def instance(made: Vm) -> compute_v1.Instance:
-    found = vm.Instances(made).get()
+    found = vm_instances.Instances(made).get()
     assert found is not None
     return found
 
@@ -80,7 +81,7 @@ def test_it_is_made_once_with_its_firewall_and_deleted(wanted: Vm, spec: Spec) -
     token = made.token_file.read_text()
     assert made.token_file.stat().st_mode & 0o777 == 0o600
     assert token not in vm.path_of(made.key).read_text()
-    root = vm.compute_root(made)
+    root = vm_instances.compute_root(made)
     rules = {rule.name for rule in firewalls_client(root).list(project=made.project)}
     assert rules == {"launcher-default-inside", "launcher-default-iap"}
 
@@ -89,8 +90,8 @@ def test_it_is_made_once_with_its_firewall_and_deleted(wanted: Vm, spec: Spec) -
     assert again == made
     assert again.token_file.read_text() == token
 
-    assert "is deleted" in vm.take_down(made, time.sleep)
-    assert vm.Instances(made).get() is None
+    assert "is deleted" in vm_making.take_down(made, time.sleep)
+    assert vm_instances.Instances(made).get() is None
     assert vm.on_record() == []
     assert not made.token_file.exists()
 
@@ -106,7 +107,7 @@ def test_without_its_firewall_none_is_made(wanted: Vm, spec: Spec) -> None:
         pytest.raises(ProvisioningError, match=r"no compute.firewalls.create; .*doctor"),
     ):
         make(wanted, spec)
-    assert vm.Instances(wanted).get() is None
+    assert vm_instances.Instances(wanted).get() is None
 
 
 @pytest.mark.parametrize("length", [7, 47, 48, 63])
@@ -120,11 +121,11 @@ def test_the_rules_of_a_network_have_names_of_their_own(spec: Spec, length: int)
 def test_a_stopped_one_is_started(wanted: Vm, spec: Spec) -> None:
     made = make(replace(wanted, on_down="stop"), spec)
     first = instance(made).id
-    assert "is stopped" in vm.take_down(made, time.sleep)
+    assert "is stopped" in vm_making.take_down(made, time.sleep)
     assert instance(made).status == "TERMINATED"
     assert vm.on_record() == [vm.find(made.key)]
     assert instance(make(wanted, spec)).id == first
-    vm.take_down(wanted, time.sleep)
+    vm_making.take_down(wanted, time.sleep)
 
 
 def test_one_that_boots_is_stopped_once_it_can_be(wanted: Vm, spec: Spec) -> None:
@@ -134,17 +135,17 @@ def test_one_that_boots_is_stopped_once_it_can_be(wanted: Vm, spec: Spec) -> Non
     assert address is not None
     slow = {"fault": "slow-create", "node": asked.name, "seconds": "1s"}
     with emulator.arm(address, [slow], ()):
-        client = instances_client(vm.compute_root(asked))
-        body = compute_v1.Instance(vm.body(asked, spec, OWNER))
+        client = instances_client(vm_instances.compute_root(asked))
+        body = compute_v1.Instance(vm_instances.body(asked, spec, OWNER))
         client.insert(project=asked.project, zone=asked.zone, instance_resource=body)
-        assert "is stopped" in vm.take_down(asked, time.sleep)
+        assert "is stopped" in vm_making.take_down(asked, time.sleep)
     assert instance(asked).status == "TERMINATED"
-    vm.take_down(replace(asked, on_down="delete"), time.sleep)
+    vm_making.take_down(replace(asked, on_down="delete"), time.sleep)
 
 
 def test_what_is_gone_is_not_said_to_be_stopped(wanted: Vm, spec: Spec) -> None:
     made = vm.note(replace(wanted, on_down="stop"))
-    assert "is gone already" in vm.take_down(made, time.sleep)
+    assert "is gone already" in vm_making.take_down(made, time.sleep)
     assert vm.on_record() == []
 
 
@@ -152,10 +153,10 @@ def test_one_that_a_run_on_record_uses_stays(wanted: Vm, spec: Spec) -> None:
     made = make(wanted, spec)
     registry.write_record("busy", {"name": "busy", "remote": {"vm": made.key}})
     with pytest.raises(ConfigError, match="serves busy"):
-        vm.take_down(made, time.sleep)
+        vm_making.take_down(made, time.sleep)
     assert instance(made).status == "RUNNING"
     registry.forget("busy")
-    vm.take_down(made, time.sleep)
+    vm_making.take_down(made, time.sleep)
 
 
 def test_ctrl_c_ends_the_wait_for_another_that_makes_it(wanted: Vm) -> None:
@@ -163,9 +164,9 @@ def test_ctrl_c_ends_the_wait_for_another_that_makes_it(wanted: Vm) -> None:
         raise Interrupted("stopped by SIGINT")
 
     vm.note(wanted)
-    with vm.held(wanted, time.sleep), pytest.raises(Interrupted):
-        vm.take_down(wanted, interrupted)
-    vm.take_down(wanted, time.sleep)
+    with vm_making.held(wanted, time.sleep), pytest.raises(Interrupted):
+        vm_making.take_down(wanted, interrupted)
+    vm_making.take_down(wanted, time.sleep)
 
 
 def test_a_run_whose_vm_answers_no_more_can_be_ended(
@@ -188,7 +189,7 @@ def test_a_run_whose_vm_answers_no_more_can_be_ended(
         assert instance(made).status == "RUNNING"
         for name in ("one", "two"):
             ends(name, for_good={"one", "two"})
-    assert vm.Instances(made).get() is None
+    assert vm_instances.Instances(made).get() is None
     assert registry.records() == []
 
 
@@ -211,26 +212,29 @@ def test_what_was_left_by_a_launcher_that_died_is_used(wanted: Vm, spec: Spec) -
     again = make(vm.wanted(spec, wanted.provider, OWNER), spec)
     assert again.address == made.address
     assert len(again.token_file.read_text()) == 64
-    vm.take_down(made, time.sleep)
+    vm_making.take_down(made, time.sleep)
 
 
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ({LABEL_OWNER: "you", vm.LABEL: "ray-head"}, "belongs to you"),
+        ({LABEL_OWNER: "you", LABEL: "ray-head"}, "belongs to you"),
         ({}, "was not made by launcher"),
-        ({LABEL_OWNER: OWNER, vm.LABEL: "x", LABEL_MACHINE: "other"}, "on another machine"),
+        (
+            {LABEL_OWNER: OWNER, LABEL: "x", LABEL_MACHINE: "other"},
+            "on another machine",
+        ),
     ],
 )
 def test_a_strangers_is_refused(wanted: Vm, spec: Spec, labels: dict[str, str], words: str) -> None:
-    client = instances_client(vm.compute_root(wanted))
-    body = {**vm.body(wanted, spec, OWNER), "labels": labels, "metadata": {}}
+    client = instances_client(vm_instances.compute_root(wanted))
+    body = {**vm_instances.body(wanted, spec, OWNER), "labels": labels, "metadata": {}}
     where = {"project": wanted.project, "zone": wanted.zone}
     client.insert(**where, instance_resource=compute_v1.Instance(body)).result(30)
     with pytest.raises(ConfigError, match=words):
         make(wanted, spec)
     with pytest.raises(ConfigError, match=words):
-        vm.take_down(wanted, time.sleep)  # `down` must not take it for ours
+        vm_making.take_down(wanted, time.sleep)  # `down` must not take it for ours
     client.delete(**where, instance=wanted.name).result(30)
 
 
@@ -243,13 +247,14 @@ def test_a_name_that_is_taken_by_something_else_is_told_at_the_deadline(
     words = "The resource 'disks/launcher-me' already exists"
     rule = {"fault": "call-error", "method": "instances.insert", "node": "*", "count": 99}
     given = {**rule, "code": "ALREADY_EXISTS", "message": words}
-    monkeypatch.setattr(vm, "CHANGE_SECONDS", 1.2)
+    for module in (vm_instances, vm_making):
+        monkeypatch.setattr(module, "CHANGE_SECONDS", 1.2)
     told: list[str] = []
     with (
         emulator.arm(address, [given], ()),
         pytest.raises(ProvisioningError, match=f"is not RUNNING after 1.2 s: .*{words}"),
     ):
-        vm.make(wanted, spec, OWNER, lambda _, text: told.append(text), time.sleep)
+        vm_making.make(wanted, spec, OWNER, lambda _, text: told.append(text), time.sleep)
     assert told == [f"making {wanted.title}"]
 
 
@@ -271,7 +276,7 @@ def test_what_was_refused_is_asked_for_otherwise(wanted: Vm, spec: Spec) -> None
         make(vm.wanted(odd, wanted.provider, OWNER), odd)
     made = make(vm.wanted(spec, wanted.provider, OWNER), spec)
     assert made.machine_type == "e2-standard-4"
-    vm.take_down(made, time.sleep)
+    vm_making.take_down(made, time.sleep)
 
 
 def with_vm(spec: Spec, **settings: Any) -> Spec:
@@ -295,7 +300,7 @@ def test_one_with_other_settings_serves_and_says_so(wanted: Vm, spec: Spec) -> N
     assert told[0].startswith(f"made with other settings ({changed}); `down {made.name}`")
     vm.tell_other_settings(made, spec, lambda _, text: told.append(text))
     assert len(told) == 1
-    vm.take_down(made, time.sleep)
+    vm_making.take_down(made, time.sleep)
 
 
 def test_one_in_another_network_is_refused(wanted: Vm, spec: Spec) -> None:
@@ -305,7 +310,7 @@ def test_one_in_another_network_is_refused(wanted: Vm, spec: Spec) -> None:
     asked = replace(spec, cluster=replace(spec.cluster, machine=machine))
     with pytest.raises(ConfigError, match=f"cluster.network: {made.name}, the coordinator, is in"):
         vm.wanted(asked, wanted.provider, OWNER)
-    vm.take_down(made, time.sleep)
+    vm_making.take_down(made, time.sleep)
 
 
 def test_another_zone_than_the_one_on_record_is_refused(wanted: Vm, spec: Spec) -> None:

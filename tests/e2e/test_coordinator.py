@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.providers.states import GONE
-from launcher.remote import vm
+from launcher.remote import vm, vm_instances, vm_making
 from launcher.remote.launch import STEADY_SECONDS
 from launcher.remote.standing import recorded_provider
 from tests.e2e.conftest import Place
@@ -257,8 +257,8 @@ def delete_vm(place: Place) -> None:
         assert found is not None
         with recorded_provider({"provider": found.provider}) as provider:
             provider.get()
-            instances = vm.Instances(found)
-            vm.ended(instances, (GONE,), instances.delete, time.sleep)
+            instances = vm_instances.Instances(found)
+            vm_making.ended(instances, (GONE,), instances.delete, time.sleep)
 
 
 MOMENTS = 12
