@@ -3,7 +3,8 @@
     python benchmarks/sweep.py [--only trivial|jax] [-n RUNS] [--hydra-ray PYTHON]
 
 trivial  20 trials that do nothing, four at a time: the launcher (a grid, and a search) / one after
-         the other by Hydra's own launcher / hydra-ray-launcher / Ray Tune with actors used again
+         the other by Hydra's own launcher / hydra-ray-launcher / tasks of Ray, with nothing around
+         them / Ray Tune with actors used again
 jax      8 trials that import JAX and run one step, with nothing compiled yet; the launcher's cold,
          and warm, with `mode.standby`
 
@@ -134,9 +135,10 @@ def contenders(part: str, hydra_ray: str | None) -> Iterator[Contender]:
         yield Contender(
             "hydra-ray-launcher", (hydra_ray, script, *words, *ray), None if jax else 5.0
         )
+    size = (str(count), str(PLACES), *(("--jax",) if jax else ()))
+    yield Contender("Ray alone: tasks", (sys.executable, str(BASELINES / "ray_tasks.py"), *size))
     if find_spec("pyarrow"):  # Ray Tune's own need; the extra `bench` brings it
-        flags = ("--jax",) if jax else ()
-        plain = (str(BASELINES / "ray_tune.py"), str(count), str(PLACES), *flags)
+        plain = (str(BASELINES / "ray_tune.py"), *size)
         yield Contender(
             "Ray Tune, actors used again",
             (sys.executable, *plain),
