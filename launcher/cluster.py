@@ -185,12 +185,11 @@ def answered(
             if not ready and is_late():
                 break
             pause(0)
-    except coordinator.HeadLost:  # Ray answers nothing without
+    except coordinator.HeadLost:
+        waiting.clear()  # Ray answers nothing without
         raise
-    except BaseException:
+    finally:
         end({answer: agents[place] for answer, place in waiting.items()})
-        raise
-    end({answer: agents[place] for answer, place in waiting.items()})
     if waiting and not partly:
         absent = missing(slices, set(waiting.values()), console)
         words = [absent, *strangers(slices, agents, ray.nodes())]

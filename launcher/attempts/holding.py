@@ -47,9 +47,9 @@ class Hold(Protocol):
         """Whether an attempt has been made with it."""
         ...
 
-    def ready(self) -> Joined:
-        """The hosts, joined: all of them, except at first where an attempt of an earlier launcher
-        may go on on the others.
+    def ready(self, *, partly: bool = False) -> Joined:
+        """The hosts, joined. With `partly`, the first time, those that an earlier launcher has
+        left: some may be absent, and what goes on on the others is to be taken up first.
         """
         ...
 
@@ -68,7 +68,7 @@ class Holding:
     def __init__(
         self,
         session: Session,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
         bill: Bill | None = None,
     ) -> None:
         self._session = session
@@ -78,7 +78,6 @@ class Holding:
         self._probe: Probe | None = None
         self._broken: frozenset[int] = frozenset()
         self._bill = bill or Bill()
-        self._made = clock()  # when slices were last made
         self._used = False
 
     def __enter__(self) -> Holding:
@@ -106,23 +105,22 @@ class Holding:
         """Whether an attempt has been made with it."""
         return self._used
 
-    def ready(self) -> Joined:
+    def ready(self, *, partly: bool = False) -> Joined:
         """The hosts of every slice, joined; what a verdict called broken has been replaced.
 
-        At first slices may be absent where an attempt of an earlier launcher is on record.
+        With `partly`, the first time, some may be absent of what an earlier launcher has left.
         """
         if self._joined is None:
             self._bill.go_on(0.0)  # what a launcher before this has left is adopted, or removed
             keep = self._session.spec.keep
-            acquiring = provision.acquired(self._session, stays=keep, partly=True)
+            acquiring = provision.acquired(self._session, stays=keep, partly=partly)
             self._joined = self._stack.enter_context(acquiring)
-            self._made = self._clock()
         else:
             self._joined = self._mended(self._joined)
         if self._probe is None:
             self._probe = probe_for(self._session, self._joined)
         self._broken = frozenset()
-        self._bill.go_on(_rate(self._joined.choice, ()))
+        self._bill.go_on(_rate(self._joined.choice, self._joined.absent))
         self._used = True
         return self._joined
 
@@ -148,7 +146,6 @@ class Holding:
     def _renewed(self, joined: Joined, broken: Collection[int]) -> Joined:
         session, grown = self._session, self._end_probe()
         renewed = provision.renew(session, joined, broken, grown)
-        self._made = self._clock()
         before, now = len(joined.choice.nodes), len(renewed.choice.nodes)
         if now != before:
             names = ", ".join(renewed.choice.nodes)
@@ -183,7 +180,7 @@ class Holding:
         joined = self._joined
         if joined is None:
             return
-        if self._clock() - self._made < REMEMBER_SECONDS:
+        if self._clock() - joined.made < REMEMBER_SECONDS:
             Memory().note(joined.choice)
         everything = frozenset(range(len(joined.choice.nodes)))
         self._replace(joined, self._broken | frozenset(slices) if slices else everything)

@@ -159,7 +159,7 @@ def one_attempt(
     going_on = session.under_way.read() if account.stop is None and not holding.held else None
     if holding.held:
         session.folder.next()
-    joined = holding.ready()
+    joined = holding.ready(partly=going_on is not None)
     found = alive_on(session, joined, going_on) if going_on else None
     digest = code.digest()
     asked = program_of(session.spec, digest, joined.choice.processes)
@@ -202,7 +202,7 @@ def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], s
 def alive_on(
     session: Session, joined: Joined, attempt: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """The attempt, if every host still has it: its processes, or the news of how they ended.
+    """The attempt, if each of these hosts still has it: its processes, or how they ended.
 
     `over` is whether all have ended, `until` when the last of them did, or now; in seconds since
     1970.

@@ -22,6 +22,7 @@ from launcher.ranks import megascale
 from launcher.session import Session
 
 HEAD_SECONDS = 60.0
+FIND_SECONDS = 45.0  # for hosts to find a new head: Ray starts again on each of them
 HEAD_LOOK_SECONDS = 1.0
 LOOK_SECONDS = 5.0  # between looks at the nodes while their hosts join
 NONE: Mapping[int, cluster.Expected] = MappingProxyType({})
@@ -65,7 +66,8 @@ def join_new(
     The time to join, `cluster.join_timeout`, counts from the moment at which the last slice is
     READY. A head that dies meanwhile is replaced: then the hosts of slices that are `kept` are to
     join again as well, and are among the result. All do so by themselves. With a `patience`, in
-    seconds, those that come within that time are the result: one of them may have died.
+    seconds, those that come within that time, or soon after a new head, are the result: none is
+    missed.
     """
     while True:
         try:
@@ -78,6 +80,7 @@ def join_new(
             cluster.disconnect(head)
             session.interrupt.install()  # Ray takes our handlers away with its own
             new = {**new, **kept}
+            patience = patience and FIND_SECONDS
 
 
 def renew_head(session: Session, head: Head, lost: str) -> None:
@@ -231,9 +234,10 @@ def join(
         joined,
         partly=partly,
     )
-    registry.update(session.spec.name, joined=True)
     if len(hosts) == total:
         session.arrivals.joined()
+    if not partly:
+        registry.update(session.spec.name, joined=time.time())
     session.screen.wait("")
     session.tell("cluster", f"{len(hosts)} of {total} hosts joined")
     return hosts

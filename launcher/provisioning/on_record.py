@@ -93,7 +93,7 @@ def intent(session: Session, head_id: str, stays: bool) -> dict[str, Any]:
         "stays": stays,
         "incarnations": {},  # of each node's hosts, by node id
         "attempt": None,  # what runs on the hosts: its number and key
-        "joined": False,  # whether all hosts of these have been in the cluster
+        "joined": None,  # when all hosts of these were first in the cluster
         "asked_in": None,  # the attempt that the slices were first asked for
         "offer": None,  # what is being asked for, and what comes of it
         "settings": None,  # of the requests: what must not change while it is up
@@ -138,7 +138,7 @@ def put(
         return {
             "incarnations": {**others, **mine},
             "attempt": None,
-            "joined": not wanted and record.get("joined", True),
+            "joined": None if wanted else record.get("joined", True),
             "asked_in": session.folder.attempt if wanted else record.get("asked_in"),
             "offer": offer_of(choice),
             "settings": settings_of(session.spec, choice),

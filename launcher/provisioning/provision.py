@@ -12,7 +12,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -36,7 +36,6 @@ SHARED_HEAD = "shared"  # of everything that is `up` on this machine
 OWN = ("here", "vm")  # coordinators that make slices; elsewhere a job finds them in its cluster
 JOIN_AGAIN_SECONDS = 15.0  # for hosts that were up already
 LEAVE = "once more to leave at once; then `python -m launcher gc --yes` deletes what is left"
-FIND_SECONDS = 45.0  # for them to find a new head: Ray starts again on each of them
 NOTHING: Mapping[Place, cluster.Host] = MappingProxyType({})
 
 
@@ -44,13 +43,15 @@ NOTHING: Mapping[Place, cluster.Host] = MappingProxyType({})
 class Joined:
     """Hosts that are part of the cluster, and the choice that gave them.
 
-    `states` tells the states of their slices where no API of ours knows them.
+    `states` tells the states of their slices where no API of ours knows them; `made` is when the
+    last of these were made, in seconds since 1970.
     """
 
     head: Head
     choice: Choice
     hosts: Mapping[Place, cluster.Host]
     states: Callable[[], Mapping[int, str]] | None = None
+    made: float = field(default_factory=time.time)
 
     @property
     def absent(self) -> frozenset[int]:
@@ -64,8 +65,8 @@ def acquired(
 ) -> contextlib.AbstractContextManager[Joined]:
     """Slices and cluster for the time of the block: made, or borrowed of a cluster that exists.
 
-    With `partly`, slices may be absent where an attempt of an earlier launcher is on record, which
-    may go on on the others.
+    With `partly`, hosts that an earlier launcher has left are handed over though others are absent:
+    what runs there may go on.
     """
     if session.spec.cluster.coordinator in OWN:
         return made(session, stays=stays, partly=partly)
@@ -95,7 +96,7 @@ def made(session: Session, *, stays: bool, partly: bool) -> Iterator[Joined]:
     was_up = bool(record and record["stays"])
     try:
         joined = adopt(session, record, choice) if record and choice else None
-        if joined and joined.absent and not (partly and session.under_way.read()):
+        if joined and joined.absent and not partly:
             joined = renew(session, joined, joined.absent)
         if joined is None:
             was_up = False  # what is made now was not there before
@@ -135,14 +136,14 @@ def adopt(session: Session, record: Mapping[str, Any], choice: Choice) -> Joined
     if coming:
         return taken_up(session, record, head, choice)
     kept = set(range(len(choice.nodes))) - set(broken)
-    seconds = FIND_SECONDS if is_new else JOIN_AGAIN_SECONDS
+    seconds = joining.FIND_SECONDS if is_new else JOIN_AGAIN_SECONDS
     patience = None if looks.boots(record) else seconds
     hosts = join_again(session, head, choice, patience, kept)
     if not hosts:
         leave(session)
         return None
     session.tell("adopted", f"{counted(len(hosts), 'host')} up already")
-    return Joined(head, choice, hosts)
+    return Joined(head, choice, hosts, made=record.get("joined") or time.time())
 
 
 def revived(session: Session, head: Head) -> bool:
@@ -205,7 +206,9 @@ def join_head(session: Session, joined: Joined, broken: Collection[int]) -> Join
     """The same slices with another Ray head; absent are also those whose hosts do not find it."""
     leave(session)
     kept = set(range(len(joined.choice.nodes))) - set(broken)
-    hosts = join_again(session, joined.head, joined.choice, FIND_SECONDS, kept)
+    hosts = NOTHING
+    if kept:
+        hosts = join_again(session, joined.head, joined.choice, joining.FIND_SECONDS, kept)
     return dataclasses.replace(joined, hosts=hosts)
 
 

@@ -87,21 +87,29 @@ class Driver:
 
     def _open(self) -> None:
         before = incarnations_of(self.session.spec.name)
-        self._settle(self._awaited(self._holding))
+        self._settle(self._awaited(self._holding, partly=True))
         if incarnations_of(self.session.spec.name) != before:
             self._desk.keep_places([])  # what ran is gone with its hosts
         self._begin()
 
     def _settle(self, joined: Joined) -> None:
-        """Places for the hosts that there are; those whose hosts have stayed remain."""
+        """Places for the hosts that there are; those whose hosts have stayed remain.
+
+        Where hosts of a place are absent, all its slices are to be made anew: what still runs on
+        the others of it ends with them.
+        """
         parts = layout.parts(self.session.spec, joined.choice.offer.accelerator)
         old = {place.part: place for place in self._places if self._is_whole(place, joined)}
         with self._lock:
             places = [old.get(part) or Place(part, joined, self._lost) for part in parts]
             self._places, self._joined, self._headless = places, joined, False
-            self._broken = self._missing = frozenset()
+            halves = [place for place in places if joined.absent & {*place.slices}]
+            for place in halves:
+                place.usable = False
+            self._broken = frozenset(index for place in halves for index in place.slices)
+            self._missing = frozenset()
             self._head_watch = HeadWatch(joined.head, HEAD_LOOK_SECONDS)
-        self._spent.hold(joined.choice.chips)
+        self._spent.hold(self._chips_without(joined.absent))
         end_others(places, incarnations_of(self.session.spec.name))
         self._desk.keep_places({place.title for place in places})
 
@@ -111,12 +119,12 @@ class Driver:
         return place.usable and all(joined.hosts.get(p) is before.get(p) for p in there)
 
     def _begin(self) -> None:
-        """A thread for each place that has none."""
+        """A thread for each place of use that has none."""
         served = {thread.name for thread in self._threads if thread.is_alive()}
         incarnations = incarnations_of(self.session.spec.name)
         for place in self._places:
             name = f"{place.title} {id(place)}"
-            if name not in served:
+            if place.usable and name not in served:
                 arguments = (place, incarnations)
                 thread = threading.Thread(target=self._serve, args=arguments, name=name)
                 thread.daemon = True  # a place that does not answer holds no process back
@@ -234,11 +242,11 @@ class Driver:
         choice = self._joined.choice
         return choice.chips * (len(choice.nodes) - len(slices)) // len(choice.nodes)
 
-    def _awaited(self, holding: Holding) -> Joined:
-        """The hosts, joined. Raises NoneLeft, as long as it waits and no longer."""
+    def _awaited(self, holding: Holding, *, partly: bool = False) -> Joined:
+        """As `Holding.ready`. Raises NoneLeft, as long as it waits and no longer."""
         self._awaiting = True
         try:
-            return holding.ready()
+            return holding.ready(partly=partly)
         finally:
             self._awaiting = False
 

@@ -104,7 +104,7 @@ class Hold:
         self._place = place
         self._spec = spec
 
-    def ready(self) -> Joined:
+    def ready(self, *, partly: bool = False) -> Joined:
         return self._place.joined(self._spec)
 
     def recalled(self) -> str:

@@ -235,6 +235,31 @@ def test_a_slice_that_cannot_be_had_again_is_done_without(place: Place, words: l
 
 
 @pytest.mark.stress
+def test_trials_are_taken_up_though_the_slice_of_another_cannot_be_had_again(
+    place: Place, words: list[str]
+) -> None:
+    """It went while there was no launcher."""
+    more = ["cluster=v6e-1", "mode.slices=2", "sweep.per_trial={slices: 1}"]
+    more += ["cluster.queue_timeout=2s", "workload.args.steps=90"]
+    words = [*words, *more, "workload.args.lr=1e-2,1e-1"]
+    process = place.start(*words)
+    wait_for_trials(place, 2, "running")
+    wait_for_words(place)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    place.emulator("fault", "stockout", "s-s1", "--count", "99")
+    place.emulator("fault", "preempt", "s-s1")
+    place.run(*words)
+    assert place.wait_for("s", "without")["slices"] == [1]
+    assert {row["status"] for row in rows(place)} == {"succeeded"}
+    assert {row["place"] for row in rows(place)} == {"s0"}
+    assert sorted(started(place, row["trial"]) for row in rows(place)) == [1, 2]
+    made = Counter(node["name"].rpartition("/")[2] for node in place.emulator("ledger")["nodes"])
+    assert made["s-s0"] == 1
+    place.assert_clean()
+
+
+@pytest.mark.stress
 def test_slices_that_are_of_no_use_apart_are_made_anew_elsewhere(
     place: Place, words: list[str]
 ) -> None:

@@ -59,7 +59,7 @@ def held(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hold
     clock, spec = Clock(), SimpleNamespace(keep=False, mode=SimpleNamespace(is_elastic=False))
     session: Any = SimpleNamespace(spec=spec)
     with greeting_head() as head:
-        joined = Joined(head, choice, hosts_of(choice))
+        joined = Joined(head, choice, hosts_of(choice), made=clock.now)
         monkeypatch.setattr(provision, "acquired", lambda *_, **__: contextlib.nullcontext(joined))
         yield Holding(session, clock, Bill(clock)), clock
 
@@ -82,6 +82,19 @@ def test_a_zone_has_failed_only_if_its_slices_died_young(
         holding.damaged(LOST)
     other = make_other(choice)
     assert Memory().order([choice, other]) == ([other, choice] if is_noted else [choice, other])
+
+
+def test_slices_are_no_younger_for_a_launcher_that_takes_over(
+    held: tuple[Holding, Clock], choice: Choice
+) -> None:
+    holding, clock = held
+    clock.now += HOUR  # since they were made
+    with holding:
+        holding.ready()
+        clock.now += 60.0
+        holding.damaged(LOST)
+    other = make_other(choice)
+    assert Memory().order([choice, other]) == [choice, other]
 
 
 def make_other(choice: Choice) -> Choice:
@@ -121,6 +134,27 @@ def test_a_slice_that_could_not_be_had_is_lost_with_the_next(
         holding.lose([0])
         clock.now += HOUR
     assert holding.cost_usd == pytest.approx(0.5 * choice.cost_per_hour_usd)
+
+
+def test_slices_that_were_lost_without_a_launcher_cost_nothing(
+    held: tuple[Holding, Clock], choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding, clock = held
+    assert choice.cost_per_hour_usd
+    hosts = {place: host for place, host in hosts_of(choice).items() if place != (1, 0)}
+    asked: list[bool] = []
+
+    def acquired(*_: Any, partly: bool, **__: Any) -> Any:
+        asked.append(partly)
+        return contextlib.nullcontext(
+            Joined(Head("h", "127.0.0.1", (1, 0), "/nowhere"), choice, hosts)
+        )
+
+    monkeypatch.setattr(provision, "acquired", acquired)
+    with holding:
+        assert holding.ready(partly=True).absent == {1}
+        clock.now += HOUR
+    assert (asked, holding.cost_usd) == ([True], pytest.approx(0.5 * choice.cost_per_hour_usd))
 
 
 def test_slices_cost_while_their_launcher_is_dead(

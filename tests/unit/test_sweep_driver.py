@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from launcher.cluster import Host
+from launcher.compose import compose
+from launcher.coordinator import Head
 from launcher.errors import PreemptionBudgetSpent, Reason, Refused
+from launcher.plan import make_plan
+from launcher.provisioning.provision import Joined
+from launcher.provisioning.requests import Identity
 from launcher.sweep.desk import Desk
 from launcher.sweep.driver import Driver
+from launcher.sweep.entries import Entry
 from launcher.sweep.grids import Grid
 from launcher.sweep.spent import Spent
 
@@ -44,7 +52,7 @@ class Kit:
     def lose(self, slices: set[int]) -> None:
         self.lost.append(slices)
 
-    def ready(self) -> None:
+    def ready(self, **_: Any) -> None:
         raise Refused(Reason.STOCKOUT, "no capacity")
 
     def repair(self, *slices: int) -> None:
@@ -92,7 +100,7 @@ def test_a_budget_that_is_over_ends_the_wait_for_slices(
 ) -> None:
     monkeypatch.setattr("launcher.sweep.driver.incarnations_of", lambda _: {})
 
-    def ready() -> None:
+    def ready(**_: Any) -> None:
         kit.now += 61.0
         kit.driver._require_need()
 
@@ -108,3 +116,39 @@ def test_slices_that_are_lost_over_and_over_end_a_sweep_without_progress(kit: Ki
         kit.repair(1)
     with pytest.raises(PreemptionBudgetSpent, match=r"lost 4 times .*, retry.max_.* is 3"):
         kit.repair(1)
+
+
+def test_trials_that_went_on_are_taken_up_before_lost_slices_are_replaced(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they might run twice, or be ended for a slice that cannot be had."""
+    words = ["name=x", "cluster=v4-16", "mode=multislice", "mode.slices=3", "workload=mnist"]
+    spec = compose([*words, "sweep.per_trial={slices: 1}"], cwd=Path.cwd())
+    choice = make_plan(spec, Identity("me", "0123456789ab", "some-project")).first
+    incarnations = dict.fromkeys(choice.nodes, "old")
+    hosts = {(s, h): Host(s, h, "", "", "", "", None) for s in range(3) for h in range(2)}
+
+    def ready(*, partly: bool = False) -> Joined:
+        lost = {(1, 0)} if partly else set()
+        incarnations.update({} if partly else {choice.nodes[1]: "new"})
+        there = {place: host for place, host in hosts.items() if place not in lost}
+        return Joined(Head("h", "127.0.0.1", (1, 0), "/nowhere"), choice, there)
+
+    monkeypatch.setattr("launcher.sweep.driver.incarnations_of", lambda _: dict(incarnations))
+    monkeypatch.setattr("launcher.sweep.driver.end_others", lambda *_: None)
+    driver, session = kit.driver, kit.driver.session
+    session.spec, session.folder.event = spec, lambda *_, **__: None
+    trial: Any = SimpleNamespace(id="t")
+    standing = [Entry(trial, n, wanted=f"s{n}", not_before=float("inf")) for n in range(3)]
+    kit.desk._waiting, kit.desk.search = list(standing), Grid([])
+    driver._joined, driver._places = None, []
+    driver._holding = SimpleNamespace(ready=ready)
+    driver._open()
+    assert [entry.wanted for entry in standing] == ["s0", "s1", "s2"]
+    assert [place.usable for place in driver._places] == [True, False, True]
+    assert (driver._can_repair(), driver._broken) == (True, {1})
+    assert (len(driver._threads), kit.chips()) == (2, choice.chips * 2 / 3)
+    driver._repair(SimpleNamespace(lose=kit.lose, ready=ready))
+    assert (kit.lost, [place.usable for place in driver._places]) == ([{1}], [True] * 3)
+    assert (len(driver._threads), driver._can_repair()) == (3, False)
+    kit.desk.fail(Refused(Reason.STOCKOUT, "over"))

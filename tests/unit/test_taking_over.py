@@ -1,0 +1,87 @@
+"""What a launcher that takes slices over from another knows of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher import coordinator
+from launcher.cluster import Host
+from launcher.compose import compose
+from launcher.coordinator import Head, HeadLost
+from launcher.plan import Choice, make_plan
+from launcher.providers.states import State
+from launcher.provisioning import joining, looks, provision
+from launcher.provisioning.provision import Joined
+from launcher.provisioning.requests import Identity
+
+HEAD = Head("h", "127.0.0.1", (1, 0), "/nowhere")
+HOSTS = {(0, 0): Host(0, 0, "", "", "", "", None)}
+
+
+@pytest.fixture
+def choice() -> Choice:
+    spec = compose(["name=t", "cluster=v4-16", "mode=multislice"], cwd=Path.cwd())
+    return make_plan(spec, Identity("me", "0123456789ab", "some-project")).first
+
+
+@pytest.fixture
+def session() -> Any:
+    return SimpleNamespace(
+        spec=SimpleNamespace(name="t", cluster=SimpleNamespace(join_timeout=600.0)),
+        folder=SimpleNamespace(path=Path("/nowhere")),
+        interrupt=SimpleNamespace(install=lambda: None),
+        tell=lambda *_, **__: None,
+        setback=lambda _: None,
+    )
+
+
+def test_slices_are_as_old_as_they_are_on_record(
+    session: Any, choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHER_HOME", "/nowhere")
+    monkeypatch.setattr(coordinator, "find_head", lambda _: HEAD)
+    monkeypatch.setattr(coordinator, "is_up", lambda _: True)
+    monkeypatch.setattr(looks, "standing", lambda *_: [State.READY, State.READY])
+    monkeypatch.setattr(provision, "join_again", lambda *_: HOSTS)
+    record = {"head": "h", "attempt": {"key": "k"}, "joined": 1234.5, "incarnations": {"n": "i"}}
+    adopted = provision.adopt(session, record, choice)
+    assert adopted
+    assert (adopted.made, adopted.absent) == (1234.5, {0, 1})
+
+
+def test_hosts_have_time_to_find_a_head_that_is_lost_while_they_are_found_again(
+    session: Any, choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float | None] = []
+
+    def join_once(*arguments: Any) -> Any:
+        waited.append(arguments[-1])
+        if len(waited) == 1:
+            raise HeadLost("gone")
+        return HOSTS
+
+    monkeypatch.setattr(joining, "join_once", join_once)
+    monkeypatch.setattr(joining, "renew_head", lambda *_: None)
+    monkeypatch.setattr(coordinator, "given_head", lambda: None)
+    assert joining.join_new(session, HEAD, choice, {}, (), patience=15.0) == HOSTS
+    assert waited == [15.0, joining.FIND_SECONDS]
+    waited.clear()
+    assert joining.join_new(session, HEAD, choice, {}, ()) == HOSTS
+    assert waited == [None, None]
+
+
+def test_where_all_is_broken_nobody_is_waited_for(
+    session: Any, choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(provision, "leave", lambda _: None)
+    monkeypatch.setattr(provision, "join_again", lambda *a: asked.append(a) or HOSTS)
+    before = Joined(HEAD, choice, HOSTS)
+    assert provision.join_head(session, before, {0, 1}).absent == {0, 1}
+    assert asked == []
+    assert provision.join_head(session, before, {1}).hosts == HOSTS
+    assert len(asked) == 1
