@@ -67,7 +67,7 @@ class Attachment:
             answer = json.loads(next(self._stream))
         except grpc.RpcError as error:
             self.close()
-            raise ProvisioningError(f"no emulator answers on {endpoint}") from error
+            raise unanswered(endpoint, error) from error
         finally:
             watchdog.cancel()
         if "error" in answer:
@@ -89,6 +89,12 @@ class Attachment:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def unanswered(endpoint: str, error: grpc.RpcError) -> ProvisioningError:
+    """What gRPC says is told as well."""
+    said = f": {error.details()}" if isinstance(error, grpc.Call) else ""
+    return ProvisioningError(f"no emulator answers on {endpoint}{said}")
 
 
 def attach(endpoint: str) -> Attachment:
@@ -193,7 +199,7 @@ def control(endpoint: str, command: Mapping[str, Any]) -> dict[str, Any]:
         try:
             answer = json.loads(call(json.dumps(command).encode(), timeout=REPLY_TIMEOUT))
         except grpc.RpcError as error:
-            raise ProvisioningError(f"no emulator answers on {endpoint}") from error
+            raise unanswered(endpoint, error) from error
     if "error" in answer:
         raise ConfigError(str(answer["error"]).removeprefix("  • "))
     return dict(answer)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -165,3 +166,6 @@ class Control:
             return await COMMANDS[name](self._world, given)
         except (LauncherError, ApiError) as error:
             return {"error": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            return {"error": f"a fault of the emulator: {error!r}; its log tells more"}

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import registry
+from launcher.errors import ProvisioningError
 from launcher.interrupt import Interrupt
 from launcher.rehearsal import place as places
-from launcher.rehearsal.conduct import Job, conduct
+from launcher.rehearsal.conduct import Job, Ran, conduct
 from launcher.rehearsal.judge import Finding, Told, course, judge, read
 from launcher.rehearsal.scenarios import CLEAN, Expect, Scenario
 from launcher.rehearsal.triggers import Course
@@ -58,7 +59,10 @@ class Series:
         self.screen.wait(f"{name}: {scenario.about}")
         with places.opened(self.folder, name) as place:
             tell = lambda text: self.screen.phase(name, text)  # noqa: E731
-            ran = conduct(self.job, scenario, place, of_clean, limit, self.interrupt, tell)
+            try:
+                ran = conduct(self.job, scenario, place, of_clean, limit, self.interrupt, tell)
+            except ProvisioningError as error:  # of its emulator: the others have their own
+                ran = Ran(troubles=[str(error)])
             told = read(place.folder)
             finding = judge(
                 scenario,

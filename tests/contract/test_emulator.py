@@ -414,6 +414,19 @@ def test_a_host_whose_init_is_killed_leaves_nothing(cloud: Cloud) -> None:
     cloud.delete("init")
 
 
+def test_a_host_that_is_being_switched_off_takes_no_orders(cloud: Cloud) -> None:
+    cloud.create("ends", script=DAEMON)
+    wait_for(lambda: "exit status 0" in cloud.console("ends"))
+    os.kill(cloud.control("hosts")["hosts"][0]["pid"], signal.SIGSTOP)  # so that it takes a while
+    with ThreadPoolExecutor() as pool:
+        ending = pool.submit(cloud.fault, "kill-host", "ends", worker=0)
+        time.sleep(0.5)
+        with pytest.raises(ConfigError, match="is being switched off"):
+            cloud.fault("freeze-host", "ends", worker=0)
+        ending.result()
+    cloud.delete("ends")
+
+
 def test_an_init_that_was_stopped_holds_nothing_up(cloud: Cloud) -> None:
     for node_id in ("stopped-0", "stopped-1"):
         cloud.create(node_id, script=DAEMON)

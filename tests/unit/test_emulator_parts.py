@@ -12,6 +12,7 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -22,7 +23,7 @@ from jsonschema import Draft7Validator
 from referencing import Registry, Resource
 
 from launcher.accelerators import all_types, lookup
-from launcher.emulator import faults
+from launcher.emulator import control, faults
 from launcher.emulator.client import default_state_dir
 from launcher.emulator.faults import CODES, FAULTS
 from launcher.emulator.ledger import GONE, Ledger
@@ -393,3 +394,16 @@ def test_default_state_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAUNCHER_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
     assert default_state_dir() == Path("/b/launcher/emulator")
+
+
+def test_a_fault_of_the_emulator_itself_is_told_and_no_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def broken(*_: object) -> dict[str, Any]:
+        raise BrokenPipeError("odd")
+
+    monkeypatch.setattr(control, "COMMANDS", {"ledger": broken})
+    world: Any = SimpleNamespace(calls=SimpleNamespace(presence=None))
+    answer = asyncio.run(control.Control(world)._obey({"command": "ledger"}))
+    assert answer["error"].startswith("a fault of the emulator: BrokenPipeError('odd')")
+    assert "Traceback" in capsys.readouterr().err

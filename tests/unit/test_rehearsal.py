@@ -20,9 +20,9 @@ from launcher.errors import ConfigError, ProvisioningError
 from launcher.rehearsal import place as places
 from launcher.rehearsal import table
 from launcher.rehearsal.compare import Lost, compare, is_compared, lost
-from launcher.rehearsal.conduct import Ran
+from launcher.rehearsal.conduct import Job, Ran
 from launcher.rehearsal.draw import draw
-from launcher.rehearsal.judge import Finding, course, judge, read
+from launcher.rehearsal.judge import Finding, Told, course, judge, read
 from launcher.rehearsal.scenarios import (
     CLEAN,
     STANDARD,
@@ -33,7 +33,9 @@ from launcher.rehearsal.scenarios import (
     load,
     load_all,
 )
+from launcher.rehearsal.series import Series
 from launcher.rehearsal.triggers import Course, Lookout, News, Trigger, Unreachable
+from launcher.screen import Screen
 from launcher.verbs import Arguments
 from launcher.verbs.rehearse import own_words, rehearse, scenarios_of
 
@@ -53,6 +55,26 @@ def test_an_emulator_that_does_not_start_is_given_up(
         with pytest.raises(ProvisioningError, match="did not start"), places.emulator(place):
             pass
         assert not place.processes()
+
+
+def test_an_emulator_that_does_not_answer_costs_its_scenario_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def conduct(_job: Job, scenario: Scenario, *_: Any) -> Ran:
+        if scenario.name == "two":
+            raise ProvisioningError("no emulator answers")
+        return Ran(exit_code=0)
+
+    monkeypatch.setattr("launcher.rehearsal.series.conduct", conduct)
+    result = {"status": "succeeded", "preemptions": 0, "failures": 0}
+    told = Told(result, [], [], saves=False)
+    monkeypatch.setattr("launcher.rehearsal.series.read", lambda _: told)
+    stopped: Any = None
+    series = Series(tmp_path / "all", Job((), 2), Screen(), stopped)
+    names = ("one", "two", "three")
+    assert not series.run([Scenario(name, (), Expect((0, 0)), "", 1.0) for name in names])
+    assert [finding.passed for finding in series.findings] == [True, True, False, True]
+    assert series.findings[2].failures[0] == "no emulator answers"
 
 
 # --- scenarios ------------------------------------------------------------------------------------

@@ -107,10 +107,15 @@ class Host:
         await self._order(b"T")
 
     async def _order(self, order: bytes) -> None:
-        """Raises ProvisioningError if init does not obey in time; it may still do so later."""
+        """Raises ConfigError if the host is off, or about to be; ProvisioningError if init does not
+        obey in time: it may still do so later.
+        """
         if self.state is HostState.OFF:
             raise ConfigError(f"host {self.identity.label} is off")
-        self._link.send(order)
+        try:
+            self._link.send(order)
+        except OSError as error:
+            raise ConfigError(f"host {self.identity.label} is being switched off") from error
         try:
             async with asyncio.timeout(PATIENCE):
                 while await self._answers.get() not in (order, b""):
