@@ -174,7 +174,8 @@ def hurry() -> None:
     for (module, name), seconds in PATIENCE.items():
         assert hasattr(module, name)
         setattr(module, name, seconds)
-    tenacity.nap.time = Hurried
+    nap: Any = tenacity.nap
+    nap.time = Hurried
     slow = Interrupt.pause
     Interrupt.pause = lambda self, seconds: slow(self, seconds / SPEED)
 

@@ -31,7 +31,7 @@ from launcher.errors import ConfigError
 from tests.contract.test_emulator import ZONE, Cloud, ended, processes, wait_for
 
 State = tpu_v2.Node.State
-Queued = tpu_v2.QueuedResourceState.State
+Queued: Any = tpu_v2.QueuedResourceState.State
 Initiator = tpu_v2.QueuedResourceState.StateInitiator
 NUMBERED = f"projects/{project_number('p')}/locations/us-east5-a"
 VERSION = "v2-alpha-tpuv6e"

@@ -37,7 +37,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def spec(cwd: Path, *overrides: str, **options: object) -> Spec:
-    return compose(overrides, cwd=cwd, suffix=lambda: "1f2e", **options)  # type: ignore[arg-type]
+    return compose(overrides, cwd=cwd, suffix=lambda: "1f2e", **options)
 
 
 def workload(cwd: Path, *overrides: str) -> Workload:

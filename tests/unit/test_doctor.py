@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 
 from launcher import raynode, registry
 from launcher.accelerators import lookup
@@ -186,7 +187,7 @@ def test_open_files(monkeypatch: pytest.MonkeyPatch, soft: int, outcome: str) ->
 def test_disk(free: float, used: float, outcome: str) -> None:
     usage = namedtuple("usage", "total used free")
     gib = machine.GIB
-    found = machine.space("x", Path("/x"), usage(0, int(used * gib), int(free * gib)))  # type: ignore[arg-type]
+    found = machine.space("x", Path("/x"), usage(0, int(used * gib), int(free * gib)))
     assert found.outcome == outcome
 
 
@@ -271,7 +272,7 @@ def test_packages_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_package_that_is_needed_has_been_tested() -> None:
     tested = packages.constraints()
     names = [line.split(";")[0] for line in packages.requirements()]
-    needed = {packages.normal(packages.Requirement(name).name) for name in names}
+    needed = {packages.normal(Requirement(name).name) for name in names}
     assert needed <= set(tested)
 
 

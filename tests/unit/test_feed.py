@@ -35,7 +35,7 @@ def session_in(path: Path, attempt: int) -> Iterator[Any]:
 
 
 def account_of(attempts: int) -> Account:
-    account = Account(Budget(None))  # type: ignore[arg-type]  # no attempt is charged here
+    account = Account(Budget(None))  # no attempt is charged here
     for attempt in range(attempts):
         account.begin_attempt(resumed=attempt > 0)
     return account

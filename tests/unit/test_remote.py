@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from requests import ConnectionError
 
 import launcher
-from launcher import errors, registry, source
+from launcher import cluster, errors, registry, source
 from launcher.accelerators import Accelerator, all_types, lookup
 from launcher.codec import from_json, to_json
 from launcher.compose import compose
@@ -327,7 +327,7 @@ def test_whose_log_it_is(path: str, member: Member | None) -> None:
 
 
 def node(name: str, worker: int, pod: str = "v6e-16", alive: bool = True) -> dict[str, Any]:
-    labels = {borrow.SLICE: name, borrow.WORKER: str(worker), borrow.POD: pod}
+    labels = {cluster.SLICE: name, cluster.WORKER: str(worker), cluster.POD: pod}
     return {"Alive": alive, "Labels": labels, "Resources": {"TPU": 4.0}}
 
 
@@ -677,7 +677,7 @@ def test_the_last_step_is_found_from_the_end(
     assert last_step(tmp_path) == step
 
 
-def subclasses(of: type) -> set[type]:
+def subclasses(of: Any) -> set[Any]:
     return {one for direct in of.__subclasses__() for one in (direct, *subclasses(direct))}
 
 

@@ -93,7 +93,7 @@ def library_part(request: Request) -> Any:
 
 def landed(request: Request) -> Any:
     """What the message holds, in the spelling of the request; unknown fields are refused."""
-    kind = MESSAGES[request.method, request.version]
+    kind: Any = MESSAGES[request.method, request.version]
     body = {key: value for key, value in request.body.items() if key not in REST_ALONE}
     message = kind.from_json(json.dumps(body))
     snake = request.version == "v2"

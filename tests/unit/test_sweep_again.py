@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from launcher import registry
+from launcher import coordinator, ending, registry
 from launcher.attempts import fanout, supervise
 from launcher.compose import compose
 from launcher.errors import ConfigError, Interrupted, PreemptionBudgetSpent, Superseded
@@ -356,7 +356,7 @@ def test_a_trial_has_run_while_no_launcher_watched(
     os.utime(own / STANDING, (0, 1000))
     os.utime(own / METRICS, (0, 1040))
     monkeypatch.setattr(fanout, "ask", lambda *_: {(0, 0): state})
-    monkeypatch.setattr(supervise.time, "time", lambda: 4600.0)
+    monkeypatch.setattr(time, "time", lambda: 4600.0)
 
     over: list[bool] = []
 
@@ -365,7 +365,7 @@ def test_a_trial_has_run_while_no_launcher_watched(
         raise Stopped("the sweep ends", again=True)
 
     monkeypatch.setattr(supervise, "one_attempt", attempt)
-    monkeypatch.setattr(trial_run.coordinator, "answers", lambda _: True)
+    monkeypatch.setattr(coordinator, "answers", lambda _: True)
     tune, desk = searched(cwd)
     again = run_next(tune, desk)
     assert over == [not state["gone"] and not state["running"]]
@@ -435,7 +435,7 @@ def test_a_kill_leaves_a_trial_as_it_was_or_wholly_as_the_other(
         raise Stopped("the sweep ends", again=True)
 
     monkeypatch.setattr(supervise, "one_attempt", attempt)
-    monkeypatch.setattr(trial_run.coordinator, "answers", lambda _: True)
+    monkeypatch.setattr(coordinator, "answers", lambda _: True)
     entry = run_next(*searched(cwd))
     assert entry.trial.id == first.name
     assert (entry.suggested == {"workload.args.x": "9"}) == takes
@@ -470,9 +470,9 @@ def test_batches_are_one_sweep(cwd: Path, capsys: pytest.CaptureFixture[str]) ->
     told = [(row["number"], row["params"]) for row in trials["trials"]]
     assert told == [(n, {"workload.args.x": str(n + 1)}) for n in range(3)]
     assert (result["exit_code"], result["trials"]["succeeded"]) == (7, 2)
-    told = capsys.readouterr()
-    assert told.out.count("trial     status") == 1
-    assert "other code than there is now has run in 1 trial," in told.err
+    shown = capsys.readouterr()
+    assert shown.out.count("trial     status") == 1
+    assert "other code than there is now has run in 1 trial," in shown.err
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_what_a_killed_launcher_has_left_goes_though_all_trials_have_ended(
     cwd: Path, monkeypatch: pytest.MonkeyPatch, record: dict[str, Any], removed: list[str]
 ) -> None:
     gone: list[str] = []
-    monkeypatch.setattr(sweeps.ending, "remove", lambda name, *_, **__: gone.append(name))
+    monkeypatch.setattr(ending, "remove", lambda name, *_, **__: gone.append(name))
     own = {"stays": False, "folder": str(cwd / "runs" / "s")}
     registry.write_record("s", own | record)
     ended_before(cwd, "1")
