@@ -172,7 +172,7 @@ def test_what_is_compiled_is_kept_where_all_processes_find_it(
     before = {name: getattr(jax.config, name) for name in names}
     try:
         resumable.keep_compiled(str(tmp_path))
-        kept = jax.config.read("jax_compilation_cache_dir") == f"{tmp_path}/compiled"
+        kept = jax.config.values["jax_compilation_cache_dir"] == f"{tmp_path}/compiled"
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
