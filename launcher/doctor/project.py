@@ -10,7 +10,7 @@ from typing import Any
 from launcher.doctor.answers import LOG_IN, enabling
 from launcher.doctor.context import CALL_SECONDS, Context
 from launcher.doctor.findings import Finding, Skip, ok, problem, warning
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, ProvisioningError
 from launcher.providers.services import (
     COMPUTE,
     IAM,
@@ -30,8 +30,10 @@ def provider(context: Context) -> Iterator[Finding]:
     try:
         yield ok(context.cloud.open().title)
     except LauncherError as error:
-        mend = "see its log; provider.state_dir=… chooses another folder"
-        yield problem(str(error), mend if context.cloud.emulated else LOG_IN)
+        if context.cloud.emulated:
+            yield problem(str(error), "see its log; provider.state_dir=… chooses another folder")
+        else:  # in the library's own words: what to do stands below
+            yield problem(str(error.__cause__ or error), LOG_IN)
 
 
 def credentials(context: Context) -> Iterator[Finding]:
@@ -41,7 +43,12 @@ def credentials(context: Context) -> Iterator[Finding]:
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 
-    found = context.cloud.services.session.credentials
+    from launcher.providers.rest import find_credentials
+
+    try:
+        found = find_credentials()  # also those with which no provider can be opened
+    except ProvisioningError:
+        raise Skip("there are none, see above") from None
     try:
         found.refresh(Request())
     except GoogleAuthError as error:

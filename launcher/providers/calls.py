@@ -68,7 +68,12 @@ def read(method: Callable[..., Any], **arguments: Any) -> Any:
         kind = Unanswered if isinstance(error, PASSING) else ProvisioningError
         raise kind(words) from error
     except GoogleAuthError as error:
-        raise ProvisioningError(f"{error}; {LOG_IN}") from error
+        raise ProvisioningError(not_logged_in(error)) from error
+
+
+def not_logged_in(error: GoogleAuthError) -> str:
+    """The library's words, which may be a sentence, and what to do."""
+    return f"{str(error).rstrip('.')}; {LOG_IN}"
 
 
 def hint(error: Exception) -> str:

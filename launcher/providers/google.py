@@ -21,7 +21,6 @@ from launcher.errors import ProvisioningError, Reason, Refused, Unanswered
 from launcher.providers import Deadlines, Listing, Pause, Resource, Watch, not_watched, refusals
 from launcher.providers.calls import (
     CALL_SECONDS,
-    LOG_IN,
     PASSING,
     TRANSIENT,
     TryAgain,
@@ -248,10 +247,7 @@ def open_provider(spec: ProviderSpec, _nodes: Sequence[str]) -> GoogleProvider:
 
     assert spec.project is not None  # required of this kind when the configuration was checked
     title = f"Cloud TPU, project {spec.project}"
-    try:
-        client = tpu_v2.TpuClient()
-    except GoogleAuthError as error:
-        raise ProvisioningError(f"{error}; {LOG_IN}") from error
+    client = tpu_v2.TpuClient(credentials=rest.logged_in())
     return GoogleProvider(
         spec.project,
         client,

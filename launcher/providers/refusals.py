@@ -10,7 +10,7 @@ from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 
 from launcher.errors import ProvisioningError, Reason, Refused
-from launcher.providers.calls import LOG_IN, TryAgain, code_of
+from launcher.providers.calls import TryAgain, code_of, not_logged_in
 from launcher.providers.reasons import classify
 from launcher.provisioning.requests import LABEL_OWNER, LABEL_RUN
 
@@ -37,7 +37,7 @@ def told(request: Request) -> Iterator[None]:
             raise
         raise refusal(request, error.__cause__) from error  # a look was refused
     except GoogleAuthError as error:
-        raise ProvisioningError(f"{error}; {LOG_IN}") from error
+        raise ProvisioningError(not_logged_in(error)) from error
 
 
 def refusal(

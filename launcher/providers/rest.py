@@ -5,15 +5,16 @@ https://cloud.google.com/tpu/docs/reference/rest/v2alpha1/projects.locations.que
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError
+from google.auth.exceptions import GoogleAuthError, TransportError
 from grpc import StatusCode
 
 from launcher.errors import ProvisioningError
-from launcher.providers.calls import CALL_SECONDS, LOG_IN, reached
+from launcher.providers.calls import AWAY_SECONDS, CALL_SECONDS, not_logged_in, reached
 
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
@@ -26,13 +27,34 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def open_session() -> AuthorizedSession:
     """With the user's own credentials. Raises ProvisioningError when there are none."""
+    return session_of(find_credentials())
+
+
+def find_credentials() -> Any:
+    """The user's own. Raises ProvisioningError when there are none."""
     import google.auth
 
     try:
         credentials, _ = google.auth.default(scopes=[SCOPE])
     except GoogleAuthError as error:
-        raise ProvisioningError(f"{error}; {LOG_IN}") from error
-    return session_of(credentials)
+        raise ProvisioningError(not_logged_in(error)) from error
+    return credentials
+
+
+def logged_in() -> Any:
+    """The user's own credentials, with a token. Raises ProvisioningError as well when they have
+    ended: calls would tell of that as of a service that is away, and be tried again and again
+    (googleapis/google-cloud-python#18419). A network that is away is left for them to tell.
+    """
+    from google.auth.transport.requests import Request
+
+    credentials = find_credentials()
+    try:
+        credentials.refresh(functools.partial(Request(), timeout=AWAY_SECONDS))
+    except GoogleAuthError as error:
+        if not (error.retryable or isinstance(error, TransportError)):
+            raise ProvisioningError(not_logged_in(error)) from error
+    return credentials
 
 
 def session_of(credentials: Any) -> AuthorizedSession:

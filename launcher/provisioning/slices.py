@@ -214,7 +214,12 @@ def explained(session: Session, refused: Refused) -> Refused:
 def create(
     session: Session, choice: Choice, request: Request, pause: Pause, is_on_record: bool
 ) -> None:
-    provider = session.provider.get()
+    try:
+        provider = session.provider.get()
+    except Exception:  # nothing was asked for: as when it is refused outright
+        if not is_on_record:
+            on_record.forget(session, request.names)
+        raise
     pause(0)
     session.folder.event("provisioning", node=request.name, endpoint=provider.endpoint)
     deadlines = Deadlines(queue_seconds(session), choice.provision_timeout)

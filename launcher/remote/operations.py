@@ -13,7 +13,7 @@ from requests import RequestException
 
 from launcher.errors import ProvisioningError
 from launcher.providers import Pause
-from launcher.providers.calls import LOG_IN, hint, reached
+from launcher.providers.calls import hint, not_logged_in, reached
 
 POLL_SECONDS = 0.2
 # Of a poll, these tell nothing of what is being changed.
@@ -53,4 +53,4 @@ def told(what: str) -> Iterator[None]:
         words = f"{what}: {type(error).__name__}: {error.message}{hint(error)}"
         raise ProvisioningError(words) from error
     except GoogleAuthError as error:
-        raise ProvisioningError(f"{what}: {error}; {LOG_IN}") from error
+        raise ProvisioningError(f"{what}: {not_logged_in(error)}") from error

@@ -221,6 +221,25 @@ def test_a_replacement_that_is_forbidden_is_no_deletion_that_fails(up: Any) -> N
     assert sorted((registry.record("t") or {})["resources"]) == [gone, kept]
 
 
+def test_without_an_api_to_ask_nothing_is_left_that_only_the_api_could_delete(up: Any) -> None:
+    """Such as without a login. What an earlier launcher has asked for may be there."""
+    choice = up.plan.first
+
+    def no_login() -> None:
+        raise ProvisioningError("log in")
+
+    up.provider = SimpleNamespace(get=no_login)
+
+    def meanwhile(_choice: Choice, _incarnation: str, creating: slices.Creating) -> None:
+        creating[0].result()
+
+    for earlier in (choice.node_names[:1], ()):
+        registry.update("t", resources=list(earlier))
+        with pytest.raises(ProvisioningError, match="log in"):
+            slices.take(up, choice, lambda *_: None, meanwhile)
+        assert (registry.record("t") or {})["resources"] == list(earlier)
+
+
 def test_slices_that_are_held_were_asked_for_when_they_were(up: Any) -> None:
     up.folder.attempt = 3
     assert not on_record.put(up, up.plan.first, (), "")

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import requests
 from google.api_core import exceptions
-from google.auth.exceptions import RefreshError, TransportError
+from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
 from launcher.errors import ProvisioningError, Unanswered
-from launcher.providers import calls
+from launcher.providers import calls, open_provider
 from launcher.providers.compute import instances_client
-from launcher.providers.rest import call
+from launcher.providers.rest import call, logged_in
 from launcher.remote.operations import told
+from launcher.spec import ProviderSpec
 
 CUT = (requests.ConnectionError("cut"), TransportError("no token: cut"))
 
@@ -43,6 +44,48 @@ def test_a_network_that_is_away_passes_by_itself_whatever_it_kept_back(cut: Exce
 def test_a_login_that_has_ended_does_not() -> None:
     with pytest.raises(RefreshError):
         attempt(RefreshError("ended"))
+
+
+class Login:
+    """Credentials that meet this when they ask for a token."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def refresh(self, _request: Any) -> None:
+        if self._error:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_over"),
+    [
+        (None, False),
+        (RefreshError("Reauthentication is needed."), True),
+        (RefreshError("internal_failure", retryable=True), False),
+        (TransportError("cut"), False),
+    ],
+)
+def test_a_login_that_has_ended_is_told_before_anything_is_asked_for(
+    error: Exception | None, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A create call would go on for its whole deadline: gRPC calls it a service that is away."""
+    login = Login(error)
+    monkeypatch.setattr("google.auth.default", lambda **_: (login, "my-project"))
+    if is_over:
+        with pytest.raises(ProvisioningError, match="is needed; log in with `gcloud"):
+            logged_in()
+    else:
+        assert logged_in() is login
+
+
+def test_without_a_login_the_message_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_found(**_: Any) -> None:
+        raise DefaultCredentialsError("Not found. See the page for more information.")
+
+    monkeypatch.setattr("google.auth.default", none_found)
+    with pytest.raises(ProvisioningError, match="more information; log in with `gcloud"):
+        open_provider(ProviderSpec("google", "my-project", {}))
 
 
 def test_a_look_at_a_vm_while_the_network_is_away_is_tried_again_and_then_unanswered(
