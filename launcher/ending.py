@@ -1,4 +1,4 @@
-"""Ends a run that somebody may still supervise, and removes what is left of it."""
+"""Ends runs that somebody may still supervise, and removes what is left of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,46 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from launcher import registry
+from launcher.errors import Interrupted, LauncherError, ProvisioningError
 from launcher.providers import Pause
 
 CANCEL_SECONDS = 120.0
 Tell = Callable[[str], None]
+
+
+def every(*acts: Callable[[], None]) -> None:
+    """All of them, whatever happens to one: what is left costs. Raises ProvisioningError with every
+    failure, and Interrupted at once.
+    """
+    failures = []
+    for act in acts:
+        try:
+            act()
+        except Interrupted:
+            raise
+        except LauncherError as error:
+            failures.append(str(error))
+    if failures:
+        raise ProvisioningError("\n".join(failures))
+
+
+def each(names: Iterable[str], act: Callable[[str], None]) -> None:
+    """Act on all of these, as `every`; failures are told with the name."""
+
+    def named(name: str) -> None:
+        try:
+            act(name)
+        except Interrupted:
+            raise
+        except LauncherError as error:
+            raise ProvisioningError(f"{name}: {error}") from error
+
+    every(*(partial(named, name) for name in names))
 
 
 def end(

@@ -168,10 +168,10 @@ def _parse_one(typed: str, folders: Folders) -> Override | Problem:
     try:
         parsed = _read(f"x={text}" if text is not None and _open_map(key) else typed)
     except ValueError:
-        return Problem("the value cannot be read", key, typed, _mend(mark + key, text or ""))
+        return Problem("the value cannot be read", key, typed, quoted(mark + key, text or ""))
     if parsed.is_sweep_override():
         as_list = "" if "(" in (text or "") else f"a list is {mark + key}=[{text}]; "
-        hint = f"-m runs a trial for each; {as_list}for one text {_mend(mark + key, text or '')}"
+        hint = f"-m runs a trial for each; {as_list}for one text {quoted(mark + key, text or '')}"
         return Problem("several values in a single run", key, typed, hint)
     if problem := _inner_sweep(typed):
         return problem
@@ -251,7 +251,7 @@ def parsed_by_hydra(text: str, config_loader: Any = None) -> Any:
         return OverridesParser.create(config_loader).parse_override(text)
 
 
-def _mend(key: str, text: str) -> str:
+def quoted(key: str, text: str) -> str:
     """How to write `text` as one string, ready for a shell; a list or map needs another look."""
     if text.startswith(("[", "{")):
         return "quote the elements that hold any of = , : # ' \" or letters beyond ASCII"

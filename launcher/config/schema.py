@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.config.nearest import nearest_hint, nearest_or_all
 from launcher.config.origins import Key, Origins
+from launcher.config.overrides import quoted
 from launcher.errors import Problem
 
 _JOB = "job.json"
@@ -104,14 +105,19 @@ def _wrong_value(error: Any, key: Key, validator: Any, origins: Origins) -> Prob
     ).format(_TYPES.get(str(error.validator_value), error.validator_value))
     origin = origins.get(key)
     text = origin.text if origin else None
-    quotable = (
-        text is not None
-        and not isinstance(error.instance, str)
-        and validator.evolve(schema=error.schema).is_valid(text)
-    )
     shown = f"{expected}, not {text!r}" if text is not None else expected
-    near = next(_nearest_words(error, origins), "")
-    return origins.problem(shown, key, f'quote it: "{text}"' if quotable else near)
+    hint = next(_nearest_words(error, origins), "")
+    if origin and text is not None and _wants_text(error, text, validator):
+        dotted = ".".join(key)
+        typed = origin.where == f"{dotted}={text}"  # a shell takes plain quotes away
+        hint = quoted(dotted, text) if typed else f'quote it: "{text}"'
+    return origins.problem(shown, key, hint)
+
+
+def _wants_text(error: Any, text: str, validator: Any) -> bool:
+    """Whether what YAML made something else of would be right as it was written."""
+    as_written = validator.evolve(schema=error.schema).is_valid(text)
+    return as_written and not isinstance(error.instance, str)
 
 
 def _nearest_words(error: Any, origins: Origins) -> Iterator[str]:

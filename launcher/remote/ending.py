@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
+from functools import partial
 from pathlib import Path
 
 from launcher import registry
-from launcher.ending import Tell
+from launcher.ending import Tell, every
 from launcher.errors import ClusterError
 from launcher.providers import Pause, project_of
 from launcher.provisioning import removal
@@ -122,17 +123,18 @@ def delete_from_here(record: Record, pause: Pause = time.sleep) -> None:
     sites.forget_token(record["remote"])
 
 
-def release(names: Iterable[str] | None, pause: Pause) -> Iterator[str]:
-    """Stop or delete the VMs that served these runs, or all, and serve none now; what was done."""
+def release(names: Iterable[str] | None, tell: Tell, pause: Pause) -> None:
+    """Stop or delete the VMs that served these runs, or all, and serve none now."""
     from launcher.remote import vm, vm_making
 
-    wanted = None if names is None else set(names)
-    for found in vm.on_record():
-        if wanted is not None and not wanted & {found.name, *found.runs}:
-            continue
+    def release_one(found: vm.Vm) -> None:
         if users := vm.users_of(found):
-            yield f"{found.title} stays: it serves {', '.join(users)}"
-            continue
+            tell(f"{found.title} stays: it serves {', '.join(users)}")
+            return
         with recorded_provider({"provider": found.provider}) as provider:
             provider.get()
-            yield vm_making.take_down(found, pause)
+            tell(vm_making.take_down(found, pause))
+
+    wanted = None if names is None else set(names)
+    vms = [v for v in vm.on_record() if wanted is None or wanted & {v.name, *v.runs}]
+    every(*(partial(release_one, found) for found in vms))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from launcher import registry
-from launcher.ending import end
-from launcher.errors import ConfigError, Interrupted, LauncherError, ProvisioningError
+from launcher.ending import each, end, every
+from launcher.errors import ConfigError
 from launcher.interrupt import interruptible
 from launcher.providers import Pause
 from launcher.record import runs_folder
@@ -23,10 +23,11 @@ def down(arguments: Arguments) -> int:
     vms = coordinator_names()
     require_known(set(names) - vms)
     runs = [name for name in names if name not in vms or registry.record(name)]
+    served = None if "--all" in arguments.flags else names
     with interruptible() as pause:
-        each(runs, partial(end, tell=print, pause=pause, for_good=frozenset(runs)))
-        released = release_coordinators(None if "--all" in arguments.flags else names, pause)
-    if not names and not released:
+        ended = partial(end, tell=print, pause=pause, for_good=frozenset(runs))
+        every(partial(each, runs, ended), partial(release_coordinators, served, pause))
+    if not names and not vms:
         print("nothing is up")
     return 0
 
@@ -40,15 +41,12 @@ def coordinator_names() -> set[str]:
     return {vm.name for vm in on_record()}
 
 
-def release_coordinators(runs: Collection[str] | None, pause: Pause) -> int:
-    """Of these runs, or all: VMs that serve no other run go; how many there were."""
-    if not (registry.home() / "coordinators").is_dir():
-        return 0
-    from launcher.remote.ending import release
+def release_coordinators(runs: Collection[str] | None, pause: Pause) -> None:
+    """Of these runs, or all: VMs that serve no other run go."""
+    if (registry.home() / "coordinators").is_dir():
+        from launcher.remote.ending import release
 
-    done = list(release(runs, pause))
-    print("\n".join(done), end="\n" if done else "")
-    return len(done)
+        release(runs, print, pause)
 
 
 def cancel(arguments: Arguments) -> int:
@@ -66,19 +64,3 @@ def require_known(names: Iterable[str]) -> None:
     if unknown:
         known = "`python -m launcher status` lists them"
         raise ConfigError(f"no run of the name {', '.join(unknown)}; {known}")
-
-
-def each(names: Iterable[str], act: Callable[[str], None]) -> None:
-    """Act on all, whatever happens to one. Raises ProvisioningError with every failure, and
-    Interrupted at once.
-    """
-    failures = []
-    for name in names:
-        try:
-            act(name)
-        except Interrupted:
-            raise
-        except LauncherError as error:
-            failures.append(f"{name}: {error}")
-    if failures:
-        raise ProvisioningError("\n".join(failures))

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher import registry
 from launcher.accelerators import all_types, lookup
-from launcher.ending import remove
+from launcher.ending import each, every, remove
 from launcher.interrupt import interruptible
 from launcher.invocation import owner
 from launcher.providers import KINDS, Listing, Pause, Provider, Resource, find_provider
@@ -18,7 +18,6 @@ from launcher.provisioning import prices, removal
 from launcher.provisioning.requests import LABEL_MACHINE, LABEL_OWNER, LABEL_RUN, is_queued
 from launcher.spec import ProviderSpec
 from launcher.verbs import Arguments
-from launcher.verbs.down import each
 from launcher.verbs.loading import load
 
 NOT_THERE = ""  # the state of what the API does not list
@@ -57,9 +56,12 @@ def gc(arguments: Arguments) -> int:
             for head in heads:
                 coordinator.release_head(head.id)
             with interruptible() as pause:
-                each([record["name"] for record in dead], partial(end_dead, pause=pause))
-                if provider:
-                    delete_strays(strays, provider, pause)
+                every(
+                    partial(
+                        each, [record["name"] for record in dead], partial(end_dead, pause=pause)
+                    ),
+                    partial(delete_strays, strays, provider, pause),
+                )
     return 0
 
 
@@ -107,14 +109,18 @@ def of_this_machine() -> dict[str, str]:
     return {LABEL_OWNER: owner(), LABEL_MACHINE: registry.machine_id()}
 
 
-def delete_strays(strays: list[Resource], provider: Provider, pause: Pause) -> None:
+def delete_strays(strays: list[Resource], provider: Provider | None, pause: Pause) -> None:
     """The lock keeps a run of that name from beginning meanwhile."""
-    for run in sorted({stray.labels[LABEL_RUN] for stray in strays}):
+
+    def delete_those_of(run: str) -> None:
         with registry.lock(f"run-{run}", f"run {run} has just begun"):
             if registry.record(run) is None:
                 names = [s.name for s in strays if s.labels[LABEL_RUN] == run]
+                assert provider is not None  # it has listed them
                 removal.delete_all(provider, names, {LABEL_RUN: run, **of_this_machine()}, pause)
                 print(f"{run}: nothing is left")
+
+    each(sorted({stray.labels[LABEL_RUN] for stray in strays}), delete_those_of)
 
 
 def tell_what_is_not_ours(listing: Listing) -> None:
@@ -172,4 +178,4 @@ def describe_stray(stray: Resource, spec: ProviderSpec) -> str:
 
 
 def price(usd_per_hour: float | None) -> str:
-    return ", price unknown" if usd_per_hour is None else f", up to {usd_per_hour:g} USD/h"
+    return ", price unknown" if usd_per_hour is None else f", up to {usd_per_hour:.2f} USD/h"

@@ -26,6 +26,8 @@ from launcher.remote import firewall, sites, standing, vm, vm_instances, vm_maki
 from launcher.remote.vm import Vm
 from launcher.remote.vm_instances import LABEL
 from launcher.spec import Spec
+from launcher.verbs import take_apart
+from launcher.verbs.down import down
 
 OWNER = owner()
 
@@ -157,6 +159,22 @@ def test_one_that_a_run_on_record_uses_stays(wanted: Vm, spec: Spec) -> None:
     assert instance(made).status == "RUNNING"
     registry.forget("busy")
     vm_making.take_down(made, time.sleep)
+
+
+def test_a_run_that_cannot_be_ended_keeps_no_vm_that_serves_others(
+    wanted: Vm, spec: Spec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What `down --all` leaves up goes on costing."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    made = make(wanted, spec)
+    there = {"name": "there", "head": "run-there", "owner": OWNER, "supervisor": None}
+    there["resources"] = ["projects/my-project/locations/us-east5-b/nodes/there-s0"]
+    there["provider"] = {"kind": "google", "project": "my-project", "options": {}}
+    registry.write_record("there", there)
+    with pytest.raises(ProvisioningError, match=r"there: .* log in with"):
+        down(take_apart("down", ["--all"]))
+    assert vm_instances.Instances(made).get() is None
+    assert [record["name"] for record in registry.records()] == ["there"]
 
 
 def test_ctrl_c_ends_the_wait_for_another_that_makes_it(wanted: Vm) -> None:

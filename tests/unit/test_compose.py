@@ -478,7 +478,7 @@ TABLE = [
     (["name=My_Run"], "name", "name=my-run"),
     (["name=''"], "name", "name=run"),
     (["name=010"], "name", "name=run-010"),
-    (["name=5"], "name", 'quote it: "5"'),
+    (["name=5"], "name", """quote it: 'name="5"'"""),
     (["name=x\0"], "name", ""),
     (["retry.grace=90"], "retry.grace", ""),
     (["retry.grace='90s\n'"], "retry.grace", ""),

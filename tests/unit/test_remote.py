@@ -625,7 +625,7 @@ def test_gc_names_what_a_lost_coordinator_has_made(
     listing, asked = Listing((made, other)), ProviderSpec("google", "p", {})
     names = gc.names_of(record, listing)
     told = gc.describe(record, names, gc.states_of(record, names, asked, listing))
-    assert told == f"one: {node} (READY), its job, up to 21.6 USD/h"
+    assert told == f"one: {node} (READY), its job, up to 21.60 USD/h"
 
 
 def test_logs_of_a_lost_coordinator_are_those_that_came(
