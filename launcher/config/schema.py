@@ -127,5 +127,6 @@ def _nearest_words(error: Any, origins: Origins) -> Iterator[str]:
     if error.validator == "enum":
         origin = origins.get(tuple(map(str, error.absolute_path)))
         known = [name for name in error.validator_value if isinstance(name, str)]
-        if origin and origin.text and (hint := nearest_hint(origin.text, known)):
+        written = origin.text if origin and origin.text else error.instance  # inside of a list
+        if isinstance(written, str) and (hint := nearest_hint(written, known)):
             yield hint

@@ -120,7 +120,7 @@ def load(path: Path) -> tuple[Scenario, ...]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError([syntax_problem(error, str(path))]) from error
     except OSError as error:
-        raise ConfigError(f"no file of scenarios: {error}") from error
+        raise ConfigError(f"{path}: no file of scenarios: {error.strerror or error}") from error
     if problems := [
         Problem(text, _dotted(key), f"{path}:{_line(node, key)}", hint)
         for key, text, hint in _problems(rows)

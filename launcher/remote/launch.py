@@ -236,9 +236,12 @@ def attached(name: str, started: float | None = None) -> int:
         interrupt.uninstall()
     settle(record, ended)
     if record["resources"]:
+        screen.wait(f"deleting {name}")
         with interruptible() as pause:
             delete_from_here(record, pause)
         registry.forget(name)
+        screen.phase("released", f"nothing is left of {name}")
+        screen.wait("")
     return ended.code
 
 

@@ -302,6 +302,7 @@ def test_host0_is_followed_to_a_new_slice(place: Place) -> None:
     assert launcher.wait(120) == 0
     shown = place.screen(len(place.started) - 1).read_text()
     assert "has lost its slice, and the Ray head on it (1 of " in shown
+    assert "nothing is left of mobile" in shown
     assert place.result("mobile")["status"] == "succeeded"
     assert [event["attempt"] for event in place.events("mobile") if event["kind"] == "started"] == [
         0,

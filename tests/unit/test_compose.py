@@ -522,7 +522,7 @@ TABLE = [
         "retry.restart_exit_codes",
     ),
     (["cluster=v4-8", "cluster.zone=us-east5-b"], "cluster.zone", "it is in us-central2-b"),
-    (["provider.rules=[{fault: premept}]"], "provider.rules.0.fault", ""),
+    (["provider.rules=[{fault: premept}]"], "provider.rules.0.fault", "did you mean preempt?"),
     (["provider.rules=[{fault: preempt},{fault: kill-host}]"], "provider.rules.1.worker", ""),
     (["retry.hang_time=1h"], "retry.hang_time", ""),
     (["cluster.zone=[us-central2-b,us-west1-c]"], "cluster.zone", "it is in us-central1-b"),
