@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from launcher.rehearsal.scenarios import LAST, Scenario, make
+from launcher.rehearsal.scenarios import DRAWN, LAST, Scenario, make
 
 MOST_STRIKES = 3
 EARLIEST, LATEST = 5, 85  # percent of all steps: an attempt that is over can no more be struck
@@ -41,7 +41,7 @@ def _row(index: int, chance: random.Random) -> dict[str, Any]:
     count = chance.randint(1, MOST_STRIKES)
     steps = sorted(chance.sample(range(EARLIEST, LATEST + 1), count))
     deeds = [deed for step in steps for deed in _strike(step, chance)]
-    return {"name": f"random-{index}", "about": "drawn by chance", "deeds": deeds}
+    return {"name": f"{DRAWN}{index}", "about": "drawn by chance", "deeds": deeds}
 
 
 def _strike(step: int, chance: random.Random) -> list[dict[str, Any]]:

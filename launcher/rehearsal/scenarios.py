@@ -36,6 +36,7 @@ OWN_DEEDS: Mapping[str, str] = {
     FREEZE_HEAD: "SIGSTOP to every process of the run's Ray head",
 }
 LAST = "last"
+DRAWN = "random-"  # begins the names of those drawn by chance
 """As a worker: the host of the highest worker id."""
 
 _OF_DEEDS = ("when", "do", "slice")  # all other keys are those of the fault
@@ -146,10 +147,20 @@ def choose(scenarios: Sequence[Scenario], names: Sequence[str]) -> tuple[Scenari
     if unknown := [name for name in names if name not in known]:
         every = f"there are {', '.join(known)}"
         raise ConfigError(
-            [Problem(f"no scenario {name!r}", "--only", hint=nearest_hint(name, known) or every)
-             for name in unknown]
-        )  # fmt: skip
+            [
+                Problem(
+                    f"no scenario {name!r}",
+                    "--only",
+                    hint=_drawn(name) or nearest_hint(name, known) or every,
+                )
+                for name in unknown
+            ]
+        )
     return tuple(scenario for scenario in scenarios if scenario.name in names)
+
+
+def _drawn(name: str) -> str:
+    return "--random N --seed S draws it" if name.startswith(DRAWN) else ""
 
 
 def make(row: Mapping[str, Any]) -> Scenario:

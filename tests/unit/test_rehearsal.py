@@ -448,6 +448,7 @@ def test_what_a_rehearsal_decides_itself_is_dropped() -> None:
     [
         ({"--only": "nope"}, "no scenario 'nope'"),
         ({"--random": "2", "--only": "random-3"}, "no scenario 'random-3'"),
+        ({"--only": "random-3"}, "--random N --seed S draws it"),
         ({"--random": "x"}, "--random: must be a whole number, not 'x'"),
         ({"--tolerance": "2"}, "a number from 0 to 1"),
         ({"--faults": "none.yaml"}, "no file of scenarios"),
