@@ -36,8 +36,9 @@ OWN_DEEDS: Mapping[str, str] = {
     FREEZE_HEAD: "SIGSTOP to every process of the run's Ray head",
 }
 LAST = "last"
-DRAWN = "random-"  # begins the names of those drawn by chance
 """As a worker: the host of the highest worker id."""
+DRAWN = "random-"
+"""Begins the names of scenarios drawn by chance."""
 
 _OF_DEEDS = ("when", "do", "slice")  # all other keys are those of the fault
 _TYPES = {"object": "a map of keys", "array": "a list", "string": "text"}
