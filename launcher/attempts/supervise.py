@@ -156,7 +156,7 @@ def one_attempt(
 
     `keep_ended`: what ended while nobody watched is judged, even if the program is another by now.
     """
-    going_on = session.under_way.read() if account.stop is None and not holding.held else None
+    going_on = left_to_judge(session, account) if not holding.held else None
     if holding.held:
         session.folder.next()
     joined = holding.ready(partly=going_on is not None)
@@ -187,6 +187,13 @@ def one_attempt(
     return judged
 
 
+def left_to_judge(session: Session, account: Account) -> Mapping[str, Any] | None:
+    """The attempt that a launcher before this one has begun and not charged."""
+    attempt = session.under_way.read() if account.stop is None else None
+    is_charged = attempt and any(e.attempt == attempt["number"] for e in account.earlier[-1:])
+    return None if is_charged else attempt
+
+
 def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], str]:
     """Why the attempt is to end for another on more slices, once it is under way: before its first
     step a program can save nothing, and may not heed SIGTERM yet.
@@ -202,7 +209,8 @@ def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], s
 def alive_on(
     session: Session, joined: Joined, attempt: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """The attempt, if each of these hosts still has it: its processes, or how they ended.
+    """The attempt, if each of these hosts still has it: its processes, or how they ended. Hosts
+    keep what an attempt has told until the next one is prepared, also when nothing of it is left.
 
     `over` is whether all have ended, `until` when the last of them did, or now; in seconds since
     1970.
@@ -214,7 +222,7 @@ def alive_on(
     except fanout.HostsLost:
         return None
     key = attempt["key"]
-    if not all(state.get("key") == key and not state["gone"] for state in states.values()):
+    if not all(state.get("key") == key for state in states.values()):
         return None
     ends = [end["time"] for state in states.values() for end in state["exits"].values()]
     over = not any(state["running"] for state in states.values())

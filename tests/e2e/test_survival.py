@@ -267,9 +267,34 @@ def test_what_went_on_without_a_launcher_is_known_though_its_peers_are_lost(
     result = train.result("m")
     assert (result["attempts"], result["preemptions"], result["failures"]) == (2, 1, 0)
     assert (result["resumed_from"][0] >= 20, result["final_step"]) == (True, 60)
-    lines = (train.folder / "runs" / "m" / "metrics.jsonl").read_text().splitlines()
-    steps = [json.loads(line)["step"] for line in lines if "step" in json.loads(line)]
-    assert sorted(set(steps)) == list(range(1, 61))
+    assert sorted({step for _, step in steps_of(train, "m")}) == list(range(1, 61))
+    train.assert_clean()
+
+
+def steps_of(place: Place, name: str) -> list[tuple[int, int]]:
+    """Each attempt and step in the run's metrics."""
+    lines = (place.folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    return [(value["attempt"], value["step"]) for value in told if "step" in value]
+
+
+def test_what_ended_is_charged_by_the_next_launcher_if_the_first_was_killed_over_it(
+    train: Place,
+) -> None:
+    """All processes have ended, and the launcher is killed while it waits for news of the slice."""
+    words = (*RUN, "workload.args.steps=40", "retry.max_failures=0", "name=j")
+    process = train.start(*words)
+    wait_for_step(train, "j", 12)
+    program_of(train, 1).kill()
+    wait_until(lambda: [event["kind"] for event in train.events("j")].count("died") == 2)
+    time.sleep(0.5)
+    kill_supervisor(train, process)
+    assert not (train.folder / "runs" / "j" / "verdicts").exists()
+    assert "went on by itself" in train.run(*words, expect=5)
+    result = train.result("j")
+    assert (result["attempts"], result["preemptions"], result["failures"]) == (1, 0, 1)
+    assert train.verdict("j", 0)["cause"] == "s0 h1"
+    assert created(train) == 1
     train.assert_clean()
 
 
@@ -367,8 +392,12 @@ def test_processes_end_when_nobody_comes_for_them(train: Place) -> None:
     kill_supervisor(train, process)
     wait_until(lambda: not train.runs("train.py"))
     train.start(*words)
-    train.wait_for("o", "resumed")
+    resumed = train.wait_for("o", "resumed")["step"]
     train.run("cancel", "o")
+    assert train.verdict("o", 0)["outcome"] == "stopped"
+    assert [step for attempt, step in steps_of(train, "o") if not attempt] == [
+        *range(1, resumed + 1)
+    ]
     train.assert_clean()
 
 
