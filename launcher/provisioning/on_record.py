@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from launcher import registry
@@ -76,6 +77,19 @@ def settings_of(spec: Spec, choice: Choice) -> dict[str, Any]:
         inner = value if isinstance(value, dict) else {"": value}
         found |= {f"{key}.{name}".rstrip("."): each for name, each in inner.items()}
     return found
+
+
+def require_same_folder(session: Session, record: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the run on record has its folder elsewhere, and has not come to its
+    end: its metrics, its charges and its checkpoints are there, and would be missed here. Slices
+    that stay and that nothing runs on are of use from any folder.
+    """
+    theirs, ours = Path(record["folder"]), session.folder.path
+    is_idle = record["stays"] and record["attempt"] is None
+    if is_idle or not theirs.is_dir() or theirs.resolve() == ours.resolve():
+        return
+    where = f"with its run folder {theirs}, and goes on only where that is"
+    raise ConfigError(taken(session.spec.name, where))
 
 
 def taken(name: str, how: str) -> str:

@@ -76,10 +76,11 @@ def acquired(
 
 
 def require_same(session: Session) -> None:
-    """Raises ConfigError when something else is up under this name."""
+    """Raises ConfigError when something else is up under this name, or its folder is elsewhere."""
     record = registry.record(session.spec.name)
     if record and session.spec.cluster.coordinator in OWN:
         on_record.recorded_choice(session, record)
+        on_record.require_same_folder(session, record)
 
 
 @contextlib.contextmanager

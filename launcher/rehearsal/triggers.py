@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.record import parsed
 from launcher.rehearsal.scenarios import When
 
 State = frozenset[tuple[str, int, int]]
@@ -117,7 +117,9 @@ def passed(seconds: float) -> Stage:
 
 
 class Tail:
-    """The complete lines of a JSON-lines file that have come since the last look."""
+    """The complete lines of a JSON-lines file that have come since the last look; not one that was
+    torn when a launcher was killed.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -132,7 +134,7 @@ class Tail:
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._position += len(whole)
-        return [dict(json.loads(line)) for line in whole.splitlines()]
+        return [found for line in whole.split(b"\n") if (found := parsed(line)) is not None]
 
 
 class Lookout:

@@ -241,6 +241,9 @@ def test_the_lookout_sees_only_what_is_new(tmp_path: Path) -> None:
         file.write('ep": 3}\n')
     news = lookout.look()
     assert (news.events, news.step) == (frozenset(), 3)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"seq": 2, "ki\n{"kind": "plan"}\n')  # a launcher was killed as it wrote
+    assert lookout.look().events == {"plan"}
     before = news.files()
     (tmp_path / "checkpoints" / "10.tmp").mkdir(parents=True)
     assert news.files() != before

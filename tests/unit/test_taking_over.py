@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from launcher import coordinator
+from launcher import coordinator, invocation, registry
 from launcher.cluster import Host
 from launcher.compose import compose
 from launcher.coordinator import Head, HeadLost
+from launcher.errors import ConfigError
 from launcher.plan import Choice, make_plan
 from launcher.providers.states import State
-from launcher.provisioning import joining, looks, provision
+from launcher.provisioning import joining, looks, on_record, provision
 from launcher.provisioning.provision import Joined
 from launcher.provisioning.requests import Identity
 
@@ -85,3 +89,40 @@ def test_where_all_is_broken_nobody_is_waited_for(
     assert asked == []
     assert provision.join_head(session, before, {1}).hosts == HOSTS
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("stays", "attempt", "refused"),
+    [
+        (False, {"key": "k"}, True),
+        (False, None, True),  # its launcher was killed between two attempts
+        (True, {"key": "k"}, True),
+        (True, None, False),  # slices that nothing runs on
+    ],
+)
+def test_a_run_goes_on_in_its_own_folder_alone(
+    stays: bool,
+    attempt: Any,
+    refused: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From another one nothing of what it has saved, told and spent would be found."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    spec = compose(["name=t", "cluster=v4-16"], cwd=Path.cwd())
+    plan = make_plan(spec, Identity("me", "0123456789ab", "some-project"))
+    for folder in ("first", "another"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    with invocation.session(spec, plan) as session:
+        record = on_record.intent(session, "h", stays) | {"attempt": attempt}
+        registry.write_record("t", record)
+    with invocation.session(spec, plan):
+        pass
+    monkeypatch.chdir(tmp_path / "another")
+    told = pytest.raises(ConfigError, match=re.escape(str(tmp_path / "first" / "runs" / "t")))
+    with told if refused else contextlib.nullcontext(), invocation.session(spec, plan):
+        pass
+    shutil.rmtree(tmp_path / "first")
+    with invocation.session(spec, plan):  # there is nothing to be missed any more
+        pass
