@@ -63,6 +63,7 @@ def end(
     if registry.is_alive(record["supervisor"]) and record["supervisor"]["pid"] != os.getpid():
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(record["supervisor"]["pid"], signal.SIGTERM)
+            os.kill(record["supervisor"]["pid"], signal.SIGCONT)  # one that Ctrl-Z has stopped
     late = f"{name} did not stop in {CANCEL_SECONDS:g} s"
     with registry.lock(f"run-{name}", late, CANCEL_SECONDS, pause):
         record = registry.record(name)

@@ -24,6 +24,7 @@ from launcher.attempts.holding import LOOK_SECONDS, Hold, Holding
 from launcher.attempts.inquiry import inquire, news_seconds
 from launcher.attempts.packed import AsItIs, Code
 from launcher.attempts.result import report, summarise
+from launcher.cluster import Host
 from launcher.errors import (
     Interrupted,
     LauncherError,
@@ -34,7 +35,7 @@ from launcher.errors import (
     WorkloadError,
 )
 from launcher.head_watch import HeadWatch
-from launcher.hosts.member import Ending
+from launcher.hosts.member import Ending, Place
 from launcher.judging import verdict
 from launcher.judging.evidence import Cancelled, Earlier, Evidence, Refusal
 from launcher.judging.outcome import Budget as Limit
@@ -209,24 +210,31 @@ def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], s
 def alive_on(
     session: Session, joined: Joined, attempt: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """The attempt, if each of these hosts still has it: its processes, or how they ended. Hosts
-    keep what an attempt has told until the next one is prepared, also when nothing of it is left.
+    """The attempt, if each of the hosts that live still has it: its processes, or how they ended.
+    Hosts keep what it has told until the next one is prepared, also when nothing of it is left.
 
     `over` is whether all have ended, `until` when the last of them did, or now; in seconds since
     1970.
     """
-    try:
-        states = fanout.ask(
-            joined.hosts, lambda host: host.agent.state.remote(), session.interrupt.pause
-        )
-    except fanout.HostsLost:
-        return None
+    states = states_of(session, joined.hosts)
     key = attempt["key"]
-    if not all(state.get("key") == key for state in states.values()):
+    if not states or not all(state.get("key") == key for state in states.values()):
         return None
     ends = [end["time"] for state in states.values() for end in state["exits"].values()]
     over = not any(state["running"] for state in states.values())
     return {**attempt, "over": over, "until": max(ends) if over else time.time()}
+
+
+def states_of(session: Session, hosts: Mapping[Place, Host]) -> Mapping[Place, Mapping[str, Any]]:
+    """What each agent says of its attempt; those that have died since they joined are left out."""
+    while hosts:
+        try:
+            return fanout.ask(
+                hosts, lambda host: host.agent.state.remote(), session.interrupt.pause
+            )
+        except fanout.HostsLost as lost:
+            hosts = {place: host for place, host in hosts.items() if place not in lost.places}
+    return {}
 
 
 def run_gang(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from launcher import coordinator, invocation, registry
+from launcher import coordinator, ending, invocation, registry
+from launcher.attempts import fanout, supervise
 from launcher.cluster import Host
 from launcher.compose import compose
 from launcher.coordinator import Head, HeadLost
@@ -126,3 +130,55 @@ def test_a_run_goes_on_in_its_own_folder_alone(
     shutil.rmtree(tmp_path / "first")
     with invocation.session(spec, plan):  # there is nothing to be missed any more
         pass
+
+
+@pytest.mark.parametrize(
+    ("second", "found"),
+    [
+        ({"key": "k", "running": [0], "exits": {}}, True),
+        ({"key": "k", "running": [], "exits": {"0": {"time": 5.0}}}, True),
+        ({"key": "other", "running": [0], "exits": {}}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_what_goes_on_is_asked_of_the_hosts_that_live(
+    session: Any, choice: Choice, monkeypatch: pytest.MonkeyPatch, second: Any, found: bool
+) -> None:
+    """One has died since it was found again: that tells nothing of the others."""
+    hosts = {place: Host(*place, "", "", "", "", None) for place in ((0, 0), (1, 0))}
+    dead = {(0, 0): "gone", **({} if second is not None else {(1, 0): "gone"})}
+
+    def ask(asked: Any, *_: Any) -> Any:
+        if lost := sorted(dead.keys() & asked.keys()):
+            raise fanout.HostsLost(lost, "gone")
+        return {(1, 0): second}
+
+    monkeypatch.setattr(fanout, "ask", ask)
+    session.interrupt.pause = lambda _: None
+    attempt = {"number": 3, "key": "k", "program": "p"}
+    alive = supervise.alive_on(session, Joined(HEAD, choice, hosts), attempt)
+    assert bool(alive) == found
+    if alive:
+        assert (alive["number"], alive["over"]) == (3, not second["running"])
+
+
+def test_a_launcher_that_stands_still_is_woken_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Ctrl-Z: it would hear of nothing, and hold the run for ever."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path))
+    heed = "import signal, sys; signal.signal(15, lambda *_: sys.exit(130))"
+    argv = [sys.executable, "-c", f"{heed}; print(flush=True); signal.pause()"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout
+        launcher.stdout.readline()
+        process = {"pid": launcher.pid, "started": registry.look(launcher.pid)[1]}
+        registry.write_record("t", {"name": "t", "supervisor": process})
+        launcher.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(ending, "clear", lambda *_: None)
+        ending.end("t", print)
+        try:
+            assert launcher.wait(10) == 130
+        finally:
+            launcher.kill()
