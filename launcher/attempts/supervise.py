@@ -43,6 +43,7 @@ from launcher.judging.outcome import Outcome
 from launcher.judging.verdict import Verdict, judge
 from launcher.plan import Process
 from launcher.providers import KINDS
+from launcher.provisioning import provision
 from launcher.provisioning.provision import Joined
 from launcher.session import Session
 from launcher.source import Manifest
@@ -61,9 +62,11 @@ def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
     holding = Holding(session, bill=account.bill)
     last: Verdict | None = None
     error: LauncherError | None
+    code = AsItIs(manifest)
     try:
         with holding:
-            last = attempts(session, AsItIs(manifest), account, holding)
+            last = succeeded_before(session, code, account)
+            last = last or attempts(session, code, account, holding)
         error = failure_of(last, account)
     except Superseded:
         session.screen.finish()
@@ -77,8 +80,27 @@ def run(session: Session, manifest: Manifest) -> Mapping[str, Any]:
     result = summarise(session, account, holding.cost_usd, last, error)
     session.folder.write("result.json", result)
     account.save(session, ended=True)
+    session.under_way.write(None)
     report(session, result, error)
     return result
+
+
+def succeeded_before(session: Session, code: Code, account: Account) -> Verdict | None:
+    """Of a run whose launcher was killed when all was done but to delete the slices: they go now,
+    and none is asked for to run the same program again.
+    """
+    attempt, last = session.under_way.read(), account.earlier[-1:]
+    choice = provision.left_choice(session) if attempt and is_charged(attempt, account) else None
+    if not attempt or not choice or last[0].outcome != Outcome.SUCCEEDED:
+        return None
+    if attempt["program"] != program_of(session.spec, code.digest(), choice.processes):
+        return None
+    session.folder.turn_to(attempt["number"])
+    account.stop = "succeeded"
+    text = f"attempt {attempt['number']} has succeeded, and its launcher was killed after that"
+    session.tell("adopt", text)
+    provision.let_go(session)
+    return Verdict(Outcome.SUCCEEDED, text)
 
 
 def charge(session: Session, account: Account, what: str) -> None:
@@ -183,7 +205,8 @@ def one_attempt(
     tell_corrected(session, judged, heralds)
     holding.damaged(judged)
     account.save(session)  # before it is off the record: a charge is not forgotten
-    session.under_way.write(None)
+    if judged.outcome is not Outcome.SUCCEEDED:  # else it is on record until the run has its result
+        session.under_way.write(None)
     session.screen.finish()
     return judged
 
@@ -191,8 +214,11 @@ def one_attempt(
 def left_to_judge(session: Session, account: Account) -> Mapping[str, Any] | None:
     """The attempt that a launcher before this one has begun and not charged."""
     attempt = session.under_way.read() if account.stop is None else None
-    is_charged = attempt and any(e.attempt == attempt["number"] for e in account.earlier[-1:])
-    return None if is_charged else attempt
+    return None if attempt and is_charged(attempt, account) else attempt
+
+
+def is_charged(attempt: Mapping[str, Any], account: Account) -> bool:
+    return any(earlier.attempt == attempt["number"] for earlier in account.earlier[-1:])
 
 
 def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], str]:
@@ -227,14 +253,11 @@ def alive_on(
 
 def states_of(session: Session, hosts: Mapping[Place, Host]) -> Mapping[Place, Mapping[str, Any]]:
     """What each agent says of its attempt; those that have died since they joined are left out."""
-    while hosts:
-        try:
-            return fanout.ask(
-                hosts, lambda host: host.agent.state.remote(), session.interrupt.pause
-            )
-        except fanout.HostsLost as lost:
-            hosts = {place: host for place, host in hosts.items() if place not in lost.places}
-    return {}
+    try:
+        return fanout.ask(hosts, lambda host: host.agent.state.remote(), session.interrupt.pause)
+    except fanout.HostsLost as lost:
+        left = {place: host for place, host in hosts.items() if place not in lost.places}
+    return states_of(session, left) if left else {}
 
 
 def run_gang(

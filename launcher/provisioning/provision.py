@@ -77,10 +77,26 @@ def acquired(
 
 def require_same(session: Session) -> None:
     """Raises ConfigError when something else is up under this name, or its folder is elsewhere."""
+    left_choice(session)
     record = registry.record(session.spec.name)
     if record and session.spec.cluster.coordinator in OWN:
-        on_record.recorded_choice(session, record)
         on_record.require_same_folder(session, record)
+
+
+def left_choice(session: Session) -> Choice | None:
+    """What a launcher before this one has asked for under this name, if anything. Raises
+    ConfigError when that is something else.
+    """
+    record = registry.record(session.spec.name)
+    is_own = session.spec.cluster.coordinator in OWN
+    return on_record.recorded_choice(session, record) if record and is_own else None
+
+
+def let_go(session: Session) -> None:
+    """Take away what a launcher before this one has left, unless it stays."""
+    record = registry.record(session.spec.name)
+    if record and not record["stays"]:
+        release(session)
 
 
 @contextlib.contextmanager

@@ -298,6 +298,23 @@ def test_what_ended_is_charged_by_the_next_launcher_if_the_first_was_killed_over
     train.assert_clean()
 
 
+def test_what_has_succeeded_is_not_run_again_when_the_launcher_is_killed_over_the_deletion(
+    train: Place,
+) -> None:
+    """It would ask for slices once more, to find that all is done."""
+    words = (*RUN, "name=z")
+    process = train.start(*words, "workload.args.steps=12")
+    train.wait_for("z", "verdict")
+    wait_until(lambda: "succeeded" in (train.folder / "runs/z/account.json").read_text())
+    kill_supervisor(train, process)
+    assert not (train.folder / "runs" / "z" / "result.json").exists()
+    assert "attempt 0 has succeeded" in train.run(*words, "workload.args.steps=12")
+    result = train.result("z")
+    assert (result["status"], result["attempts"], result["final_step"]) == ("succeeded", 1, 12)
+    assert created(train) == 1
+    train.assert_clean()
+
+
 def last_saved(place: Place, name: str) -> int:
     folder = place.folder / "runs" / name / "checkpoints"
     return max((int(path.name) for path in folder.iterdir()), default=0)

@@ -338,9 +338,10 @@ def run_next(tune: Tune, desk: Desk) -> Entry:
     [
         ({"key": "k", "gone": False, "running": [0], "exits": {}}, 5 + 3600),
         ({"key": "k", "gone": False, "running": [], "exits": {0: {"time": 1600.0}}}, 5 + 600),
-        ({"key": "k", "gone": True, "running": [], "exits": {0: {"time": 1600.0}}}, 5 + 40),
+        ({"key": "k", "gone": True, "running": [], "exits": {0: {"time": 1600.0}}}, 5 + 600),
+        ({}, 5 + 40),
     ],
-    ids=["it still runs", "it has ended", "nobody knows"],
+    ids=["it still runs", "it has ended", "nothing of it is left", "nobody knows"],
 )
 def test_a_trial_has_run_while_no_launcher_watched(
     cwd: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], seconds: float
@@ -368,7 +369,7 @@ def test_a_trial_has_run_while_no_launcher_watched(
     monkeypatch.setattr(coordinator, "answers", lambda _: True)
     tune, desk = searched(cwd)
     again = run_next(tune, desk)
-    assert over == [not state["gone"] and not state["running"]]
+    assert over == [bool(state) and not state["running"]]
     kept = read_json(own / STANDING)
     assert kept
     assert (round(again.ran), round(kept["ran"])) == (round(seconds), round(seconds))
