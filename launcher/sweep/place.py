@@ -79,10 +79,13 @@ class Place:
         self.usable, self.headless = False, True
         return Stopped("the Ray head is gone", again=True)
 
-    def give_up(self) -> None:
-        """Its slices are lost: no trial begins here any more."""
+    def give_up(self, lost: Iterable[int] = ()) -> None:
+        """These of its slices, all if none is named, are lost: no trial begins here any more.
+
+        They are numbered as a trial in this place has them.
+        """
         self.usable = False
-        self._lost(frozenset(self.slices))
+        self._lost(frozenset(self.slices[index] for index in lost) or frozenset(self.slices))
 
 
 def suffix(chips: tuple[int, int]) -> str:
@@ -112,7 +115,7 @@ class Hold:
 
     def damaged(self, verdict: Verdict) -> None:
         if verdict.repair in TAKES_PLACE:
-            self._place.give_up()
+            self._place.give_up(verdict.slices)
 
 
 def end_others(places: Iterable[Place], incarnations: Mapping[str, str]) -> None:

@@ -32,9 +32,9 @@ print("chips", os.environ.get("TPU_VISIBLE_CHIPS"), os.environ["JAX_NUM_CPU_DEVI
 tell(restored_step=start)
 for step in range(start + 1, int(args.get("steps", 2)) + 1):
     time.sleep(0.1)
-    with open(path + ".new", "w") as file:
+    with open(f"{path}.{os.environ['LAUNCHER_PROCESS_ID']}", "w") as file:
         file.write(str(step))
-    os.replace(path + ".new", path)
+    os.replace(file.name, path)
     tell(step=step, accuracy=-abs(float(args["lr"]) - 0.01) + step / 1e6)
 sys.exit(int(args.get("code", 0)))
 """
@@ -432,7 +432,7 @@ def test_a_population_learns_from_its_best(place: Place, words: list[str]) -> No
 @pytest.mark.stress
 @pytest.mark.parametrize("limit", ["time: 6s", "chip_hours: 0.007"])
 def test_a_budget_ends_a_sweep_in_good_order(place: Place, words: list[str], limit: str) -> None:
-    words = [*words, CHIPS, "workload.args.lr=1,2,3", "workload.args.steps=60"]
+    words = [*words, CHIPS, "workload.args.lr=1,2,3", "workload.args.steps=90"]
     shown = place.run(*words, f"sweep.budget={{{limit}}}")
     assert "(sweep.budget." in shown
     states = Counter(row["status"] for row in rows(place))
@@ -442,5 +442,5 @@ def test_a_budget_ends_a_sweep_in_good_order(place: Place, words: list[str], lim
     place.run(*words)  # which has no limit
     assert {row["status"] for row in rows(place)} == {"succeeded"}
     for row in rows(place):
-        assert len({*steps(place, row["trial"])}) == 60
+        assert len({*steps(place, row["trial"])}) == 90
     place.assert_clean()

@@ -12,6 +12,8 @@ from launcher.cluster import Host
 from launcher.compose import compose
 from launcher.coordinator import Head
 from launcher.errors import PreemptionBudgetSpent, Reason, Refused
+from launcher.judging.outcome import Outcome
+from launcher.judging.verdict import Verdict
 from launcher.plan import make_plan
 from launcher.provisioning.provision import Joined
 from launcher.provisioning.requests import Identity
@@ -19,6 +21,7 @@ from launcher.sweep.desk import Desk
 from launcher.sweep.driver import Driver
 from launcher.sweep.entries import Entry
 from launcher.sweep.grids import Grid
+from launcher.sweep.place import Hold, Place
 from launcher.sweep.spent import Spent
 
 HOUR = 3600.0
@@ -93,6 +96,18 @@ def test_where_none_is_of_use_all_are_asked_for_and_then_the_sweep_ends(kit: Kit
         kit.repair()
     assert kit.lost == [{1}, {0, 1, 2}]
     assert kit.chips() == 0
+
+
+@pytest.mark.parametrize(("told", "replaced"), [((1,), {3}), ((), {2, 3})])
+def test_of_a_place_on_several_slices_the_lost_ones_alone_are_replaced(
+    told: tuple[int, ...], replaced: set[int]
+) -> None:
+    lost: list[frozenset[int]] = []
+    part: Any = SimpleNamespace(title="s2 s3", slices=(2, 3))
+    nothing: Any = None
+    place = Place(part, nothing, lost.append)
+    Hold(place, nothing).damaged(Verdict(Outcome.PREEMPTED, "gone", slices=told))
+    assert (lost, place.usable) == ([replaced], False)
 
 
 def test_a_budget_that_is_over_ends_the_wait_for_slices(
