@@ -164,6 +164,16 @@ def _drawn(name: str) -> str:
     return "--random N --seed S draws it" if name.startswith(DRAWN) else ""
 
 
+def misfits(scenario: Scenario, slices: int, hosts: int) -> Iterator[str]:
+    """What is done to slices, or to hosts of a slice, that the run has not got."""
+    for deed in scenario.deeds:
+        worker = deed.options.get("worker")
+        if deed.slice >= slices:
+            yield f"{deed.do}: no slice {deed.slice}, the run has {slices}, from 0 on"
+        if isinstance(worker, int) and worker >= hosts:
+            yield f"{deed.do}: no worker {worker}, a slice has {hosts}, from 0 on"
+
+
 def make(row: Mapping[str, Any]) -> Scenario:
     """A scenario out of a row that has been checked."""
     deeds = tuple(map(_deed, row["deeds"]))
@@ -215,9 +225,21 @@ def _problems(rows: Any) -> Iterator[tuple[Path_, str, str]]:
             yield (index, "name"), f"{row['name']!r} cannot be a name: a-z, 0-9 and -", ""
         if any(other["name"] == row["name"] for other in rows[:index]):
             yield (index, "name"), f"another scenario is named {row['name']!r}", ""
+        for key, text in _of_terms(row):
+            yield (index, *key), text, ""
         for number, deed in enumerate(row["deeds"]):
             for key, text, hint in _of_deed(deed):
                 yield (index, "deeds", number, *key), text, hint
+
+
+def _of_terms(row: Mapping[str, Any]) -> Iterator[tuple[Path_, str]]:
+    """What no scenario can hold to."""
+    if "limit" in row and not seconds(row["limit"]):
+        yield ("limit",), "leaves no time"
+    for name in ("preemptions", "failures"):
+        least, most = _range(row.get("expect", {}).get(name, 0))
+        if least > most:
+            yield ("expect", name), f"from {least} to {most} there is no number"
 
 
 def _of_deed(row: Mapping[str, Any]) -> Iterator[tuple[Path_, str, str]]:

@@ -48,6 +48,7 @@ def rehearse(arguments: Arguments) -> int:
     words, dropped = own_words(arguments.overrides)
     forced = [*words, *(f"{key}={value}" for key, value in FORCED.items())]
     spec, plan = load(dataclasses.replace(arguments, overrides=forced))
+    require_fitting(scenarios, plan)
     extras.require(spec)
     notes = list(notes_of(arguments, spec, plan, dropped))
     if "--random" in values:
@@ -112,6 +113,21 @@ def scenarios_of(values: Mapping[str, str], seed: int) -> tuple[Scenario, ...]:
     found = load_all([SHIPPED if name == STANDARD else Path(name) for name in names])
     found = (*found, *drawn)
     return choose(found, values["--only"].split(",")) if "--only" in values else found
+
+
+def require_fitting(scenarios: Sequence[Scenario], plan: Plan) -> None:
+    """Raises ConfigError for what strikes a slice or a host that the run has not got."""
+    from launcher.rehearsal.scenarios import misfits
+
+    slices = max(len(choice.nodes) for choice in plan.choices)
+    hosts = max(choice.offer.accelerator.hosts for choice in plan.choices)
+    problems = [
+        Problem(told, scenario.name)
+        for scenario in scenarios
+        for told in misfits(scenario, slices, hosts)
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def own_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

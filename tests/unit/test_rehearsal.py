@@ -159,6 +159,9 @@ def test_a_scenario_read(tmp_path: Path) -> None:
         ("- name: x\n  deeds: [{do: preempt, when: {after: soon}}]", "a duration"),
         ("- {name: x, deeds: [{do: preempt}], expect: {failures: many}}", r"\[least, most\]"),
         ("- {name: x, deeds: [{do: preempt, slice: 1.0}]}", "slice"),
+        ("- {name: x, deeds: [{do: preempt}], expect: {failures: [3, 1]}}", "from 3 to 1 there is"),
+        ("- {name: x, deeds: [{do: preempt}], limit: 0s}", "limit: leaves no time"),
+        ("- {name: x, deeds: [{do: preempt, when: {event: ''}}]}", "a kind of event"),
         ("- {name: clean, deeds: [{do: preempt}]}", "cannot be a name"),
         ("- {name: a/b, deeds: [{do: preempt}]}", "cannot be a name"),
         (
@@ -455,6 +458,8 @@ def test_what_a_rehearsal_decides_itself_is_dropped() -> None:
         ({"--random": "x"}, "--random: must be a whole number, not 'x'"),
         ({"--tolerance": "2"}, "a number from 0 to 1"),
         ({"--faults": "none.yaml"}, "no file of scenarios"),
+        ({"--faults": "far.yaml"}, "x: preempt: no slice 7, the run has 1"),
+        ({"--faults": "far.yaml"}, "x: kill-host: no worker 9, a slice has 1"),
         ({}, "already|exists"),
     ],
 )
@@ -464,6 +469,8 @@ def test_nothing_is_begun_when_something_is_wrong(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
     (tmp_path / "runs" / "taken").mkdir(parents=True)
+    deeds = "[{do: preempt, slice: 7}, {do: kill-host, worker: 9}]"
+    (tmp_path / "far.yaml").write_text(f"- {{name: x, deeds: {deeds}}}")
     with pytest.raises(ConfigError, match=told):
         rehearse(Arguments(overrides=["cluster=v4-8", "name=taken"], values=values))
     assert CLEAN not in {path.name for path in (tmp_path / "runs" / "taken").iterdir()}
