@@ -230,6 +230,11 @@ def train(place: Place) -> Place:
     return place
 
 
+def creates(place: Place, node: str) -> int:
+    """How often it was created, in vain or not."""
+    return sum(row["name"].endswith(f"/{node}") for row in place.emulator("ledger")["nodes"])
+
+
 @pytest.mark.parametrize("moment", ["creates", pytest.param("boots", marks=pytest.mark.stress)])
 def test_a_launcher_that_is_killed_while_it_probes_leaves_nothing(
     train: Place, moment: str
@@ -239,7 +244,7 @@ def test_a_launcher_that_is_killed_while_it_probes_leaves_nothing(
     given = rules({"fault": "stockout", "node": "k-s1", "count": 1}, {**slow, "node": "k-s1"})
     process = train.start(*words, given)
     state = "CREATING" if moment == "creates" else "READY"
-    wait_until(lambda: states(train).get("k-s1") == state)
+    wait_until(lambda: states(train).get("k-s1") == state and creates(train, "k-s1") == 2)
     kill_supervisor(train, process)
     assert "k-s1" in train.run("gc")
     shown = train.run(*words)
