@@ -170,6 +170,31 @@ def answered(
     """
     import ray
 
+    hosts = heard(agents, slices, is_late, pause, joined, partly=partly)
+    if not partly and (late := agents.keys() - hosts.keys()):
+        absent = missing(slices, late, console)
+        words = [absent, *strangers(slices, agents, ray.nodes())]
+        raise HostsMissing("\n".join(words), others=bool(hosts))
+    require_true(hosts)
+    require_equal_versions(hosts)
+    return dict(sorted(hosts.items()))
+
+
+def heard(
+    agents: Mapping[Place, Any],
+    slices: Mapping[int, Expected],
+    is_late: Callable[[], bool],
+    pause: Callable[[float], None],
+    joined: Callable[[Place], None],
+    *,
+    partly: bool,
+) -> dict[Place, Host]:
+    """The hosts that say who they are before it is late; the agents of the others are ended.
+
+    Raises SliceLost for one that has died, unless they are wanted `partly`.
+    """
+    import ray
+
     told = {place: slices[place[0]].told(place[1]) for place in agents}
     waiting = {handle.hello.remote(told[place]): place for place, handle in agents.items()}
     hosts: dict[Place, Host] = {}
@@ -190,13 +215,7 @@ def answered(
         raise
     finally:
         end({answer: agents[place] for answer, place in waiting.items()})
-    if waiting and not partly:
-        absent = missing(slices, set(waiting.values()), console)
-        words = [absent, *strangers(slices, agents, ray.nodes())]
-        raise HostsMissing("\n".join(words), others=bool(hosts))
-    require_true(hosts)
-    require_equal_versions(hosts)
-    return dict(sorted(hosts.items()))
+    return hosts
 
 
 def end(agents: Mapping[Any, Any]) -> None:

@@ -24,14 +24,19 @@ def task(with_jax: bool) -> float:
     return trial.run(str(os.getpid()), time.time(), with_jax)
 
 
-def main(trials: int, places: int, with_jax: bool) -> None:
-    """All trials, then the end of Ray."""
+def start(places: int) -> None:
+    """Ray on this machine, as silent and as light as it gets."""
     ray.init(
         num_cpus=places,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
+
+
+def main(trials: int, places: int, with_jax: bool) -> None:
+    """All trials, then the end of Ray."""
+    start(places)
     ray.get([task.remote(with_jax) for _ in range(trials)])
     ray.shutdown()
 

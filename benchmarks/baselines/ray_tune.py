@@ -5,7 +5,6 @@ python ray_tune.py TRIALS PLACES [--jax]
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray_tasks
 from ray import tune
 
 HERE = str(Path(__file__).parent)
@@ -43,12 +43,7 @@ class Trial(tune.Trainable):
 
 def main(trials: int, places: int, with_jax: bool) -> None:
     """All trials, then the end of Ray."""
-    ray.init(
-        num_cpus=places,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    ray_tasks.start(places)
     with tempfile.TemporaryDirectory() as folder:
         tune.Tuner(
             Trial,

@@ -89,9 +89,11 @@ def succeeded_before(session: Session, code: Code, account: Account) -> Verdict 
     """Of a run whose launcher was killed when all was done but to delete the slices: they go now,
     and none is asked for to run the same program again.
     """
-    attempt, last = session.under_way.read(), account.earlier[-1:]
-    choice = provision.left_choice(session) if attempt and is_charged(attempt, account) else None
-    if not attempt or not choice or last[0].outcome != Outcome.SUCCEEDED:
+    attempt = session.under_way.read()
+    if not attempt or not is_charged(attempt, account):
+        return None
+    choice = provision.left_choice(session)
+    if not choice or account.earlier[-1].outcome != Outcome.SUCCEEDED:
         return None
     if attempt["program"] != program_of(session.spec, code.digest(), choice.processes):
         return None
@@ -218,7 +220,7 @@ def left_to_judge(session: Session, account: Account) -> Mapping[str, Any] | Non
 
 
 def is_charged(attempt: Mapping[str, Any], account: Account) -> bool:
-    return any(earlier.attempt == attempt["number"] for earlier in account.earlier[-1:])
+    return bool(account.earlier) and account.earlier[-1].attempt == attempt["number"]
 
 
 def recalls(session: Session, account: Account, holding: Hold) -> Callable[[], str]:

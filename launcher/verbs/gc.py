@@ -56,12 +56,8 @@ def gc(arguments: Arguments) -> int:
             for head in heads:
                 coordinator.release_head(head.id)
             with interruptible() as pause:
-                every(
-                    partial(
-                        each, [record["name"] for record in dead], partial(end_dead, pause=pause)
-                    ),
-                    partial(delete_strays, strays, provider, pause),
-                )
+                names, ended = [record["name"] for record in dead], partial(end_dead, pause=pause)
+                every(partial(each, names, ended), partial(delete_strays, strays, provider, pause))
     return 0
 
 

@@ -5,9 +5,11 @@ Every test ends by asserting that nothing is left: no node, no host, no process,
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,8 @@ from google.longrunning import operations_pb2
 from google.protobuf import field_mask_pb2
 
 from launcher.emulator import client
+from launcher.emulator.machine import guest
+from launcher.emulator.machine.host import Host
 from launcher.errors import ConfigError, ProvisioningError
 
 ZONE = "projects/p/locations/us-east5-a"
@@ -414,17 +418,19 @@ def test_a_host_whose_init_is_killed_leaves_nothing(cloud: Cloud) -> None:
     cloud.delete("init")
 
 
-def test_a_host_that_is_being_switched_off_takes_no_orders(cloud: Cloud) -> None:
-    cloud.create("ends", script=DAEMON)
-    wait_for(lambda: "exit status 0" in cloud.console("ends"))
-    os.kill(cloud.control("hosts")["hosts"][0]["pid"], signal.SIGSTOP)  # so that it takes a while
-    with ThreadPoolExecutor() as pool:
-        ending = pool.submit(cloud.fault, "kill-host", "ends", worker=0)
-        time.sleep(0.5)
-        with pytest.raises(ConfigError, match="is being switched off"):
-            cloud.fault("freeze-host", "ends", worker=0)
-        ending.result()
-    cloud.delete("ends")
+def test_a_host_that_is_being_switched_off_takes_no_orders(tmp_path: Path) -> None:
+    async def ordered() -> None:
+        me = guest.Identity("p", "z", "n", "0a0b0c0d", 0, ("127.0.0.1",))
+        with socket.socket() as unused:
+            host = Host(me, {}, {}, unused, tmp_path, tmp_path / "temp")
+            host.boot("")
+            ending = asyncio.create_task(host.end())
+            await asyncio.sleep(0)  # it has begun
+            with pytest.raises(ConfigError, match="is being switched off"):
+                await host.freeze()
+            await ending
+
+    asyncio.run(ordered())
 
 
 def test_an_init_that_was_stopped_holds_nothing_up(cloud: Cloud) -> None:
